@@ -319,8 +319,13 @@ pub(crate) fn is_dead(path: &Path) -> bool {
 
 /// Whether that is what a mount answers whose process is gone.
 fn ended(answer: &rustix::io::Result<()>) -> bool {
+    answer.is_err_and(has_ended)
+}
+
+/// Whether a mount fails so whose process is gone.
+pub(crate) fn has_ended(errno: Errno) -> bool {
     // Aborted: it ends at this moment.
-    matches!(answer, Err(Errno::NOTCONN | Errno::CONNABORTED))
+    matches!(errno, Errno::NOTCONN | Errno::CONNABORTED)
 }
 
 /// Refuses what is mounted by a process that is gone, and what does not answer: where no branch could be, it is not given a thread to wait in.

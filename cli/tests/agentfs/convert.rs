@@ -107,9 +107,10 @@ fn a_workspace_goes_behind_and_comes_back() {
         bench.at(&root, &["gc"]);
 
         // The service killed, and ended: the next command finds it as it was, and nothing else in its place.
-        bench.sh(&format!("sync {}/f", root.display()));
+        bench.sh(&format!("cd {}; mkdir .ah; echo '{{}}' >.ah/config.json; sync f", root.display()));
         bench.kill_services();
-        bench.at(&root, &["snapshot", "-m", "after a kill"]);
+        let ran = bench.ran(&root, &["snapshot", "-m", "after a kill"]);
+        assert!(ran.code == 0 && !ran.stderr.contains("config.json"), "{ran:?}");
         assert_eq!(text(bench, "f"), "three");
         end(bench);
         assert!(!text(bench, "NOT-MOUNTED.txt").is_empty());

@@ -10,8 +10,10 @@ use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Dir, Error, ErrorKind, Result};
 use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
 use serde_json::{Map, Value};
 
+use crate::attend::has_ended;
 use crate::config::ConfigValues;
 use crate::config::keys::ConfigKey;
 use crate::fsio;
@@ -35,9 +37,10 @@ pub(super) fn real(path: &Path) -> PathBuf {
 
 /// Reads a project's file, which a stranger may have written: no symlink is followed, nothing but a plain file is opened for good.
 pub(super) fn read_project(root: &Path) -> Result<Option<Vec<u8>>> {
-    // A workspace whose directory is not there has no file.
+    // A workspace whose directory is not there has no file. Of one that lost its mount it is read once that is back.
+    let is_away = |error: &Error| error.errno.is_some_and(|errno| has_ended(Errno::from_raw_os_error(errno)));
     let root = match Dir::open(root) {
-        Err(error) if error.kind == ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind == ErrorKind::NotFound || is_away(&error) => return Ok(None),
         root => root?,
     };
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -51,7 +54,7 @@ pub(super) fn read_project(root: &Path) -> Result<Option<Vec<u8>>> {
     let file = match open() {
         Ok(Some(file)) => file,
         Ok(None) => return Err(Error::new(ErrorKind::InvalidArgument, "it is not a plain file of up to 1 MiB")),
-        Err(rustix::io::Errno::NOENT) => return Ok(None),
+        Err(e) if e == Errno::NOENT || has_ended(e) => return Ok(None),
         Err(e) => return Err(Error::from_io("it cannot be opened", &e.into())),
     };
     let mut bytes = Vec::new();

@@ -2,6 +2,8 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+#[path = "branches/base.rs"]
+mod base;
 #[path = "branches/home.rs"]
 mod home;
 mod support;

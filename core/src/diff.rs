@@ -179,7 +179,12 @@ impl Workspace {
     /// `NotFound` if one of them is gone.
     pub fn grown_from(&self) -> Result<Option<(Self, SnapshotRecord)>> {
         let Some(id) = &self.record.branch else { return Ok(None) };
-        let gone = |what: String| Error::new(ErrorKind::NotFound, what).with_hint("ah agent fs diff @");
+        let own = self.state()?.snapshots.iter().any(SnapshotRecord::counts);
+        let hint = match own {
+            true => "ah agent fs diff @",
+            false => "`ah agent fs snapshot`, and from then on `ah agent fs diff @`",
+        };
+        let gone = |what: String| Error::new(ErrorKind::NotFound, what).with_hint(hint);
         let branch = branch::of_workspace(self.engine.home(), Some(id))?;
         let branch = branch.ok_or_else(|| gone(format!("nothing is on record of the branch {id}")))?;
         let origin = self.engine.workspace_by_id(&branch.origin)?;

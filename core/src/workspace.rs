@@ -179,9 +179,19 @@ impl Workspace {
         if error.kind != ErrorKind::NotFound || self.record.branch.is_none() || !state.snapshots.is_empty() {
             return error;
         }
-        error.with_hint(
-            "a branch has the snapshots that were taken in it, and none yet: `ah agent fs diff` shows what was changed since it was made; `ah agent fs branch` in the workspace it grew from makes another",
-        )
+        let none_yet = "a branch has the snapshots that were taken in it, and none yet";
+        match self.grown_from() {
+            Ok(Some((origin, _))) => {
+                // Where it is shown at another path, that is the origin's.
+                let another =
+                    format!("; `ah -C {} agent fs branch` makes another", text::shell(origin.root.as_os_str()));
+                let another = if self.is_elsewhere() { "" } else { &another };
+                error.with_hint(format!(
+                    "{none_yet}: `ah agent fs diff` shows what was changed since it was made{another}"
+                ))
+            }
+            _ => error.with_hint(format!("{none_yet}: `ah agent fs snapshot`")),
+        }
     }
 
     pub(crate) fn with_resolver<T>(&self, state: &State, ask: impl FnOnce(&Resolver<'_>) -> T) -> T {

@@ -755,16 +755,16 @@ fn what_is_nowhere_and_what_could_not_be_named_is_said() {
     assert_eq!((ran.code, ran.stderr.matches("no-such is on neither side").count()), (0, 1), "{ran:?}");
     assert!(!ran.stderr.contains("notes.txt"), "{ran:?}");
     let ran = world.run(["agent", "fs", "cat", "@", "two\nlines"]);
-    assert!(ran.stderr.starts_with("error: two\\nlines is not in the snapshot"), "{ran:?}");
+    assert!(ran.stderr.starts_with("error: $'two\\012lines' is not in the snapshot"), "{ran:?}");
     // A name must not be able to give a hint of its own, whoever tells it.
     world.write("a\nhint: rm -rf x", "one");
     let with = world.fs(["snapshot"]);
     fs::remove_file(world.path("w/a\nhint: rm -rf x")).unwrap();
     nix::unistd::mkfifo(&world.path("w/a\nhint: rm -rf x"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let ran = world.run(["agent", "fs", "restore", &with]);
-    assert!(ran.code == 4 && ran.stderr.contains("caused by: a\\nhint: rm -rf x: "), "{ran:?}");
+    assert!(ran.code == 4 && ran.stderr.contains("caused by: $'a\\012hint: rm -rf x': "), "{ran:?}");
     let ran = world.run(["agent", "fs", "restore", &with, "--dry-run"]);
-    assert!(ran.code == 4 && ran.stderr.contains("in the way: a\\nhint: rm -rf x ("), "{ran:?}");
+    assert!(ran.code == 4 && ran.stderr.contains("in the way: $'a\\012hint: rm -rf x' ("), "{ran:?}");
     // A label may look like an option.
     world.fs(["snapshot", "-m", "- one"]);
     assert_eq!(world.json("snapshots", &["agent", "fs", "snapshots"])["snapshots"][0]["label"], "- one");

@@ -51,7 +51,7 @@ fn names_that_would_move_the_cursor_are_quoted() {
     world.refused(2, &["agent", "fs", "snapshot", "-m", "label\x1b[2J"]);
     world.fs(["snapshot"]);
     world.write("a\x1b[2J\nb", "two");
-    assert_eq!(world.fs(["diff", "@"]), "M\t\"a\\033[2J\\nb\"");
+    assert_eq!(world.fs(["diff", "@"]), "M\t$'a\\033[2J\\012b'");
     for command in ["snapshots", "show"] {
         let ran = world.run(["agent", "fs", command].into_iter().chain((command == "show").then_some("@")));
         assert!(!ran.stdout.contains('\x1b'), "{ran:?}");
@@ -60,7 +60,7 @@ fn names_that_would_move_the_cursor_are_quoted() {
     world.write("x\u{9b}2J", "");
     world.write("\u{202e}y", "");
     world.fs(["snapshot", "-m", "\u{2066}label"]);
-    assert_eq!(world.fs(["diff", "@{1}", "@", "--", "x\u{9b}2J"]), "A\t\"x\\302\\2332J\"");
+    assert_eq!(world.fs(["diff", "@{1}", "@", "--", "x\u{9b}2J"]), "A\t$'x\\302\\2332J'");
     for command in [&["agent", "fs", "diff", "@{1}", "@"][..], &["agent", "fs", "snapshots"]] {
         let ran = world.run(command);
         assert!(!ran.stdout.contains(['\u{9b}', '\u{202e}', '\u{2066}']), "{ran:?}");

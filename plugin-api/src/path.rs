@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{Error, ErrorKind};
+use crate::text;
 
 /// A path relative to a workspace's root.
 ///
@@ -112,10 +113,10 @@ impl fmt::Debug for RelPath {
     }
 }
 
-/// For people: bytes that are not UTF-8 are replaced, the root shows as `.`.
+/// For people: as [`text::path`] writes it; the root shows as `.`.
 impl fmt::Display for RelPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_root() { f.pad(".") } else { f.pad(&String::from_utf8_lossy(&self.0)) }
+        if self.is_root() { f.pad(".") } else { f.pad(&text::path(&self.0)) }
     }
 }
 

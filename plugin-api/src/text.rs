@@ -1,5 +1,6 @@
 //! Words for people that `ah`, the helper and providers have in common.
 
+use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
@@ -27,21 +28,39 @@ pub fn size(bytes: u64) -> String {
     if value < 10.0 { format!("{value:.1} {}", UNITS[unit]) } else { format!("{value:.0} {}", UNITS[unit]) }
 }
 
-/// A word of a command that can be run, quoted for a shell where it must be. What is not UTF-8, or would move a cursor, is written as
+/// Whether a character moves the cursor, or makes what stands beside it appear in another order.
+#[must_use]
+pub fn misleads(c: char) -> bool {
+    let turns =
+        |c| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || turns(c)
+}
+
+/// A path for people: as it is, but as [`shell`] writes it where something in it would mislead, or is not UTF-8.
+#[must_use]
+pub fn path(path: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(path) {
+        // What looks as if it were written so is, too.
+        Ok(text) if !text.contains(misleads) && !text.starts_with("$'") => Cow::Borrowed(text),
+        _ => Cow::Owned(shell(OsStr::from_bytes(path))),
+    }
+}
+
+/// A word of a command that can be run, quoted for a shell where it must be. What is not UTF-8, or would mislead, is written as
 /// bash, ksh and zsh read it: `$'a\377'`.
 #[must_use]
 pub fn shell(word: &OsStr) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "@%+=:,./_-".contains(c);
     match word.to_str() {
         Some(text) if !text.is_empty() && text.chars().all(plain) => text.to_owned(),
-        Some(text) if !text.contains(char::is_control) => format!("'{}'", text.replace('\'', r"'\''")),
+        Some(text) if !text.contains(misleads) => format!("'{}'", text.replace('\'', r"'\''")),
         _ => {
             let mut quoted = String::from("$'");
             for chunk in word.as_bytes().utf8_chunks() {
                 for c in chunk.valid().chars() {
                     match c {
                         '\\' | '\'' => quoted.extend(['\\', c]),
-                        c if c.is_control() => quoted.push_str(&octal(c.encode_utf8(&mut [0; 4]).as_bytes())),
+                        c if misleads(c) => quoted.push_str(&octal(c.encode_utf8(&mut [0; 4]).as_bytes())),
                         c => quoted.push(c),
                     }
                 }
@@ -59,7 +78,7 @@ fn octal(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{OsStr, OsStrExt, count, shell, size};
+    use super::{OsStr, OsStrExt, count, misleads, path, shell, size};
 
     #[test]
     fn three_digits() {
@@ -73,17 +92,37 @@ mod tests {
 
     #[test]
     fn a_shell_reads_what_was_meant() {
-        let words: [&[u8]; 9] =
-            [b"a/b", b"", b"it's", b"a b", "\u{fc}n\u{ef}".as_bytes(), b"a\nb", b"\xff7", b"a\xff'\\x", b"-x\x1b[2J"];
+        let words: [&[u8]; 11] = [
+            b"a/b",
+            b"",
+            b"it's",
+            b"a b",
+            "\u{fc}n\u{ef}".as_bytes(),
+            b"a\nb",
+            b"\xff7",
+            b"a\xff'\\x",
+            b"-x\x1b[2J",
+            "a\u{202e}b".as_bytes(),
+            "it's\u{200f} a\\b\nc".as_bytes(),
+        ];
         for word in words.map(OsStr::from_bytes) {
             let quoted = shell(word);
-            assert!(!quoted.contains(char::is_control), "{quoted:?}");
+            assert!(!quoted.contains(misleads), "{quoted:?}");
             let echo =
                 std::process::Command::new("bash").args(["-c", &format!("printf %s {quoted}")]).output().unwrap();
             assert_eq!(OsStr::from_bytes(&echo.stdout), word, "{quoted}");
         }
         assert_eq!(shell("it's".as_ref()), r"'it'\''s'");
         assert_eq!(shell(OsStr::from_bytes(b"\xff")), r"$'\377'");
+    }
+
+    #[test]
+    fn a_path_is_as_it_is_unless_that_would_mislead() {
+        for plain in ["a b/it's", "\u{fc}", r#"a\"b"#] {
+            assert_eq!(path(plain.as_bytes()), plain);
+        }
+        assert_eq!(path(b"a\nb\xe9"), r"$'a\012b\351'");
+        assert_eq!(path(b"$'a'"), r"'$'\''a'\'''");
     }
 
     #[test]

@@ -37,7 +37,7 @@ impl Launch {
     /// Prints it as a line for the shell: byte for byte, or on a terminal as bash, zsh and ksh read it when it is copied from there.
     pub(crate) fn print(&self, app: &App) -> Result<(), Failure> {
         let quoted = |argv: &[OsString]| match app.ui.stdout_terminal() {
-            true => argv.iter().map(|word| text::word(word)).collect::<Vec<_>>().join(" ").into(),
+            true => argv.iter().map(|word| words::shell(word)).collect::<Vec<_>>().join(" ").into(),
             false => Invocation { argv: argv.to_vec(), env: Vec::new() }.shell_line(),
         };
         let mut line = OsString::new();

@@ -62,7 +62,7 @@ impl FileStat {
 
 /// Writes one line a path and a sum.
 pub(crate) fn write(out: &mut impl Write, painter: Painter, files: &[FileStat]) -> io::Result<()> {
-    let shown = |file: &FileStat| String::from_utf8_lossy(&text::quoted(file.path.as_bytes())).into_owned();
+    let shown = |file: &FileStat| String::from_utf8_lossy(&text::listed(file.path.as_bytes())).into_owned();
     let width = files.iter().map(|file| shown(file).width()).max().unwrap_or(0).min(80);
     let most = files.iter().filter_map(|file| Some(file.added? + file.deleted?)).max().unwrap_or(0);
     for file in files {

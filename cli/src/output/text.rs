@@ -1,9 +1,11 @@
 //! Words and bytes made safe for a terminal: a file name or a label must not be able to move the cursor.
 
-pub(crate) use ah_plugin_api::text::{count, size};
+use ah_plugin_api::text::misleads;
+pub(crate) use ah_plugin_api::text::{count, shell, size};
 use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
@@ -57,35 +59,12 @@ pub(crate) fn short(text: &str, width: usize) -> String {
     short
 }
 
-/// Whether a character moves the cursor, or makes what stands beside it appear in another order.
-fn misleads(c: char) -> bool {
-    let turns =
-        |c| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    c.is_control() || turns(c)
-}
-
-/// A word of a command for the shell that means the same when it is copied from a terminal: nothing in it would mislead.
-pub(crate) fn word(word: &OsStr) -> String {
-    let quoted = ah_core::text::shell(word);
-    let (close, open) = if quoted.starts_with("$'") { ("", "") } else { ("'$'", "''") };
-    let mut safe = String::with_capacity(quoted.len());
-    for c in quoted.chars() {
-        if misleads(c) {
-            let bytes: String = c.encode_utf8(&mut [0; 4]).bytes().map(|byte| format!("\\{byte:03o}")).collect();
-            safe.extend([close, &bytes, open]);
-        } else {
-            safe.push(c);
-        }
-    }
-    safe
-}
-
 /// A path for a message.
 pub(crate) fn path(path: &Path) -> String {
     line(&path.to_string_lossy()).into_owned()
 }
 
-/// A path in a list of paths, as Git writes it: byte for byte, but in double quotes with C escapes if something that would
+/// A path in a patch, as Git writes it: byte for byte, but in double quotes with C escapes if something that would
 /// mislead, a quote or a backslash is in it.
 pub(crate) fn quoted(path: &[u8]) -> Cow<'_, [u8]> {
     let special = |c: char| misleads(c) || c == '"' || c == '\\';
@@ -111,24 +90,20 @@ pub(crate) fn quoted(path: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(out)
 }
 
+/// A path in a list of paths: byte for byte, or as a shell reads it if something in it would mislead.
+pub(crate) fn listed(path: &[u8]) -> Cow<'_, [u8]> {
+    let plain = path.utf8_chunks().all(|chunk| !chunk.valid().contains(misleads)) && !path.starts_with(b"$'");
+    if plain { Cow::Borrowed(path) } else { Cow::Owned(shell(OsStr::from_bytes(path)).into_bytes()) }
+}
+
 /// Writes a path of a list of paths.
 pub(crate) fn write_path(out: &mut impl Write, path: &[u8]) -> io::Result<()> {
-    out.write_all(&quoted(if path.is_empty() { b"." } else { path }))
+    out.write_all(&listed(if path.is_empty() { b"." } else { path }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_command_that_is_copied_from_a_terminal_says_what_it_said() {
-        for text in ["plain", "it's", "Do:\n\tmake test", "a\u{202e}b", "it's\u{200f} a\\b\nc", "$HOME"] {
-            let word = word(text.as_ref());
-            assert_eq!(line(&word), word.as_str());
-            let echo = std::process::Command::new("bash").args(["-c", &format!("printf %s {word}")]).output().unwrap();
-            assert_eq!(String::from_utf8_lossy(&echo.stdout), text, "{word}");
-        }
-    }
 
     #[test]
     fn nothing_moves_the_cursor() {
@@ -147,6 +122,15 @@ mod tests {
         // Wide characters count twice.
         assert_eq!(short("日本語日本語", 6), "日本…");
         assert_eq!(short("\x1b[2J", 4), "\\u{…");
+    }
+
+    #[test]
+    fn paths_in_lists_can_be_pasted_into_a_shell() {
+        for plain in [&b"with space"[..], b"caf\xe9", b"a\"b\\"] {
+            assert_eq!(&*listed(plain), plain);
+        }
+        assert_eq!(&*listed(b"a\nb\xe9"), br"$'a\012b\351'");
+        assert_eq!(&*listed("ä\u{202e}".as_bytes()), "$'ä\\342\\200\\256'".as_bytes());
     }
 
     #[test]

@@ -29,7 +29,7 @@ use plan::{Given, Protected};
 use prompts::Prompts;
 
 pub(crate) use policy::{DEFAULT, DEFAULT_RECORDINGS, Policy};
-pub(crate) use runs::is_due;
+pub(crate) use runs::{ClockSet, clock_set, is_due};
 pub(crate) use unasked::{Free, WAIT};
 
 /// What frees less than one part in so many of what is wanted is not worth its going.

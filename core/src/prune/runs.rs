@@ -42,13 +42,24 @@ impl Jump {
 
 /// The times that the clock was set, as far as is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct ClockSet(Vec<Jump>);
+pub(crate) struct ClockSet(Vec<Jump>);
 
 impl ClockSet {
     /// Nanoseconds that have passed since something was taken; less than none if the clock was set back since, and nobody saw it.
     pub(super) fn age(&self, now: Timestamp, seq: u64, time: Timestamp) -> i128 {
         let jumps = self.0.iter().filter(|jump| jump.is_after(seq, time));
         now.as_nanos() - time.as_nanos() - jumps.map(|jump| i128::from(jump.by) * SECOND).sum::<i128>()
+    }
+
+    /// The same of a file, which bears no event's number. That the clock was set back only takes away of how far it was ahead: by its time
+    /// alone nobody could tell that a file is older than it seems.
+    pub(crate) fn age_of_file(&self, now: Timestamp, time: Timestamp) -> i128 {
+        let ahead = self.0.iter().fold(0, |ahead, jump| match i128::from(jump.by) * SECOND {
+            back if back < 0 => (ahead + back).max(0),
+            by if time.secs < jump.half => ahead + by,
+            _ => ahead,
+        });
+        now.as_nanos() - time.as_nanos() - ahead
     }
 }
 
@@ -135,7 +146,7 @@ pub(super) fn begin(workspace: &Workspace) -> Result<()> {
 }
 
 /// How far the clock was set, also since the last run.
-pub(super) fn clock_set(workspace: &Workspace) -> ClockSet {
+pub(crate) fn clock_set(workspace: &Workspace) -> ClockSet {
     let ((now, up), Some(last)) = (clock(workspace), last(workspace)) else { return ClockSet::default() };
     last.with(last.jump(now, up.as_ref(), u64::MAX))
 }
@@ -208,5 +219,11 @@ mod tests {
             [(4, 100), (5, 110), (6, 120 + 2 * day), (8, 150 + 2 * day), (9, 160 + 2 * day), (10, 190), (11, 195)];
         assert_eq!(taken.map(|(seq, secs)| age(seq, secs)), [100, 90, 80, 50, 40, 10, 5]);
         assert_eq!(ClockSet::default().age(at(200), 4, at(100)) / SECOND, 100);
+        // A file of the time when it was ahead has one to come.
+        let of_file = |secs| set.age_of_file(at(200), at(secs)) / SECOND;
+        assert_eq!([100, 120 + 2 * day, 190].map(of_file), [100, 80 - i128::from(2 * day), 10]);
+        let ahead = ClockSet(set.0[..1].to_vec());
+        let of_file = |secs| ahead.age_of_file(at(200 + 2 * day), at(secs)) / SECOND;
+        assert_eq!([100, 120 + 2 * day, 190 + 2 * day].map(of_file), [100, 80, 10]);
     }
 }

@@ -22,7 +22,7 @@ use crate::conversation::is_untrimmed;
 use crate::crash;
 use crate::fsio::{self, FILE_MODE, NOFOLLOW_NONBLOCK, failed};
 use crate::ids::SessionName;
-use crate::prune::Policy;
+use crate::prune::{ClockSet, Policy, clock_set};
 use crate::session;
 use crate::text;
 use crate::workspace::Workspace;
@@ -104,7 +104,7 @@ impl Workspace {
                 }
             })
             .collect();
-        judge(policy, &mut verdicts, self.engine.settings().clock.now());
+        judge(policy, &mut verdicts, self.engine.settings().clock.now(), &clock_set(self));
         Ok(verdicts)
     }
 
@@ -151,7 +151,7 @@ impl Workspace {
             }
         }
         copies.sort_by(|a, b| (a.time, &a.path).cmp(&(b.time, &b.path)));
-        judge(policy, &mut copies, self.engine.settings().clock.now());
+        judge(policy, &mut copies, self.engine.settings().clock.now(), &clock_set(self));
         copies.iter().filter(|copy| !copy.stays).try_for_each(|copy| fsio::remove_file(&copy.path))
     }
 
@@ -175,7 +175,7 @@ impl Workspace {
 }
 
 /// Says of each which rule keeps it; what is marked to stay already does.
-fn judge(policy: &Policy, verdicts: &mut [RecordingVerdict], now: Timestamp) {
+fn judge(policy: &Policy, verdicts: &mut [RecordingVerdict], now: Timestamp, clock: &ClockSet) {
     let newest = verdicts.len().wrapping_sub(1);
     let mut of_session: BTreeMap<SessionName, u64> = BTreeMap::new();
     let live: Vec<bool> = verdicts.iter().map(|verdict| verdict.stays).collect();
@@ -192,7 +192,7 @@ fn judge(policy: &Policy, verdicts: &mut [RecordingVerdict], now: Timestamp) {
             Some("keep-last")
         } else if policy.last_of_session.is_some_and(|last| in_session < last) {
             Some("keep-last of its session")
-        } else if policy.within.is_some_and(|within| now.as_nanos() - verdict.time.as_nanos() <= within) {
+        } else if policy.within.is_some_and(|within| clock.age_of_file(now, verdict.time) <= within) {
             Some("keep-within")
         } else if policy.keeps_by_rule() {
             None
@@ -329,7 +329,8 @@ mod tests {
     }
 
     fn kept(policy: &str, mut verdicts: Vec<RecordingVerdict>) -> Vec<(String, u32)> {
-        judge(&Policy::parse_for_recordings(policy).unwrap(), &mut verdicts, Timestamp { secs: 1_000, nanos: 0 });
+        let (policy, now) = (Policy::parse_for_recordings(policy).unwrap(), Timestamp { secs: 1_000, nanos: 0 });
+        judge(&policy, &mut verdicts, now, &ClockSet::default());
         let stays = verdicts.into_iter().filter(|verdict| verdict.stays);
         stays.map(|verdict| (verdict.session.to_string(), verdict.number)).collect()
     }

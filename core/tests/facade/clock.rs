@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use ah_core::SessionName;
 
 use crate::lab::Lab;
 use crate::prune::{auto, behind, count};
@@ -73,4 +76,25 @@ fn one_that_is_ahead_for_a_while_prunes_nothing() {
     assert_eq!(count(&machine.lab), 7);
     machine.works(26 * 3_600);
     assert!(count(&machine.lab) < 7, "a day later they are old");
+}
+
+#[test]
+fn one_that_is_put_ahead_removes_no_recording() {
+    let mut machine = Machine::new();
+    machine.lab.settings.environment.insert("prune.recordings".into(), "keep-within=14d".into());
+    machine.works(60);
+    for _ in 0..3 {
+        let (_, mut file) = machine.lab.open().begin_recording().unwrap();
+        std::io::Write::write_all(&mut file, b"[0.1, \"o\", \"x\"]\n").unwrap();
+        let now = u64::try_from(machine.lab.settings.clock.now().secs).unwrap();
+        file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(now)).unwrap();
+    }
+    let left = || machine.lab.open().recordings(&SessionName::main()).unwrap().len();
+    machine.works(3_700);
+    machine.set_clock(400 * DAY);
+    machine.works(3_700);
+    assert_eq!(left(), 3);
+    // Two weeks later they are old; the newest stays whatever its age.
+    machine.works(20 * DAY);
+    assert_eq!(left(), 1);
 }

@@ -72,10 +72,13 @@ impl Workspace {
             };
             let (also, id) = (before.is_some(), named.record.id.clone());
             let (moment, snapshot) = before.unwrap_or((named, point.snapshot));
+            // By the name that it is called by where it is told what the session is from.
+            let (what, of) = match also {
+                true => ("files and conversation", moment.record.id.as_str()),
+                false => ("files", snapshot.id.as_str()),
+            };
             notes.push(format!(
-                "{id} has no snapshot that shows exactly that moment ({why}); files{} are those of {} before it",
-                if also { " and conversation" } else { "" },
-                snapshot.id
+                "{id} has no snapshot that shows exactly that moment ({why}); {what} are those of {of} before it"
             ));
             (moment, snapshot)
         };

@@ -131,7 +131,13 @@ fn a_moment_without_a_snapshot_gives_way_to_one_on_its_own_line() {
     talk.turn(&lab, "the fourth", "4");
     *lab.fake.fails.lock().unwrap() = None;
     let made = lab.open().session_branch(&talk.branch_of("@prompt", "cut")).unwrap();
-    assert!(made.notes.iter().any(|note| note.contains("files and conversation are those of")), "{:?}", made.notes);
+    assert!(
+        made.notes
+            .iter()
+            .any(|note| note.contains(&format!("files and conversation are those of {} before it", made.from.moment))),
+        "{:?}",
+        made.notes
+    );
     // The third, which was left, is the nearest by time.
     assert_eq!(fs::read_to_string(made.branch.path.join("a")).unwrap(), "2");
     let copy = fs::read_to_string(made.conversation.transcript.as_ref().unwrap()).unwrap();

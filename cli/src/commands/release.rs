@@ -13,7 +13,7 @@ use crate::failure::{Exit, Outcome};
 /// Options of `ah agent fs release`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Prints the path of each directory that was given back.
+Prints the path of each directory that was given back. One that `seek` printed more than once is there until it was given back as often, or by --all.
 
 Examples:
   ah agent fs release \"$view\"

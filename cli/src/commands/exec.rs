@@ -61,9 +61,10 @@ pub(crate) fn run(app: &App, args: &ExecArgs) -> Outcome {
         Some(name) => workspace.find_ready_branch(name)?,
         None => {
             let made = branch::make(app, &workspace, &BranchOptions { once: true, ..BranchOptions::default() })?;
-            let (name, path) = (&made.name, made.path.display());
-            app.ui
-                .note(&format!("branch {name} at {path}; it goes when the command ends, unless something in it was changed that is not ignored"));
+            let (name, path, typed) = (&made.name, made.path.display(), ah_core::text::shell(made.name.as_ref()));
+            app.ui.note(&format!(
+                "branch {name} at {path}; it goes when the command ends, unless something in it was changed that is not ignored: then `ah agent fs rm {typed}` says what, and with --force takes it away"
+            ));
             made
         }
     };

@@ -67,6 +67,14 @@ fn what_the_overview_offers_can_be_done() {
 }
 
 #[test]
+fn a_provider_that_is_asked_for_and_not_there_is_named_by_status() {
+    let world = World::new();
+    world.run(["config", "set", "provider", "nosuch"]);
+    let ran = world.run(["agent", "fs", "status"]);
+    assert!(ran.code == 5 && ran.stderr.contains("the provider nosuch is not there"), "{ran:?}");
+}
+
+#[test]
 fn snapshots() {
     let world = world();
     let taken = world.json("snapshot", &["agent", "fs", "snapshot", "-m", "second"]);

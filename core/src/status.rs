@@ -10,6 +10,7 @@ use crate::attend::{Standing, is_dead, standing_at};
 use crate::branch::{self, BranchFile, BranchRecord};
 use crate::engine::{Access, Engine};
 use crate::ids::{BranchId, WorkspaceId};
+use crate::moments::told;
 use crate::notice::{Notice, NoticeKind};
 use crate::providers::RefusedPlugin;
 use crate::record::SnapshotRecord;
@@ -126,6 +127,14 @@ impl Engine {
                 original.display()
             );
             self.notify(Notice::new(NoticeKind::Other, message));
+        }
+        // No other one is asked then, which no verdict says.
+        if let Some(name) = config.provider()?.filter(|name| candidates.iter().all(|candidate| candidate.name != *name))
+            && let Err(error) = self.provider(&name)
+        {
+            let message = format!("{}; `ah config list` shows where it is asked for", told(&error));
+            let notice = Notice::new(NoticeKind::Config, message);
+            self.notify(error.hint.into_iter().fold(notice, Notice::with_hint));
         }
         let chosen = candidates.iter().find(|candidate| candidate.chosen).map(|candidate| candidate.name.clone());
         let grows = candidates.iter().find(|candidate| candidate.branches).map(|candidate| candidate.name.clone());

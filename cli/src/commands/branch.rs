@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ah_core::{Access, BranchOptions, BranchRecord, Carry, Workspace};
+use ah_core::{Access, BranchOptions, BranchRecord, Carry, Error, ErrorKind, Workspace, text as words};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
@@ -54,7 +54,8 @@ struct Shape<'a> {
 
 /// Makes the branch, prints its path.
 pub(crate) fn run(app: &App, args: &BranchArgs) -> Outcome {
-    let workspace = app.workspace(if args.reference.is_some() { Access::Existing } else { Access::Create })?;
+    let access = if args.reference.is_some() { Access::Existing } else { Access::Create };
+    let workspace = app.workspace(access).map_err(|error| perhaps_a_name(args, error))?;
     let options = BranchOptions {
         from: args.reference.clone(),
         name: args.name.clone(),
@@ -65,13 +66,25 @@ pub(crate) fn run(app: &App, args: &BranchArgs) -> Outcome {
         }),
         once: false,
     };
-    let branch = make(app, &workspace, &options)?;
+    let branch = make(app, &workspace, &options).map_err(|error| perhaps_a_name(args, error))?;
     if app.ui.json {
         app.answer(workspace.root(), &Shape { branch: &branch })?;
     } else {
         app.ui.path(&branch.path)?;
     }
     Ok(Exit::Done)
+}
+
+/// What names no snapshot may have been meant as the branch's name, as with Git. Other forms of a REF than labels and ids begin with no letter.
+fn perhaps_a_name(args: &BranchArgs, error: Error) -> Error {
+    let is_name = |name: &&String| args.name.is_none() && name.starts_with(|c: char| c.is_ascii_alphabetic());
+    match args.reference.as_ref().filter(is_name) {
+        Some(name) if error.kind == ErrorKind::NotFound => error.with_hint(format!(
+            "to call a branch so: `ah agent fs branch --name {}`; `ah agent fs snapshots` lists what it can start from",
+            words::shell(name.as_ref())
+        )),
+        _ => error,
+    }
 }
 
 /// Makes a branch, and tells what a person should know of it.

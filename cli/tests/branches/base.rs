@@ -1,4 +1,4 @@
-//! A branch, and the snapshot that it grew from: that is gone.
+//! A branch, and the snapshot that it grows from: what is said where that is gone, or was never there.
 
 use super::support::World;
 
@@ -22,4 +22,18 @@ fn who_asks_what_was_done_is_not_sent_in_a_circle() {
     world.fs(["-C", &branch, "snapshot"]);
     assert!(said(&["diff"]).contains("agent fs diff @"), "{}", said(&["diff"]));
     world.fs(["-C", &branch, "diff", "@"]);
+}
+
+#[test]
+fn a_name_in_the_place_of_a_ref_is_told_where_it_goes() {
+    let world = World::new();
+    let said = || world.run(["agent", "fs", "branch", "retry"]).stderr;
+    let hint = "`ah agent fs branch --name retry`";
+    assert!(said().contains(hint), "{}", said());
+    world.write("f", "one");
+    world.fs(["snapshot"]);
+    assert!(said().contains(hint), "{}", said());
+    world.fs(["branch", "--name", "retry", "--mode", "worktree"]);
+    // A time is none.
+    assert!(!world.run(["agent", "fs", "branch", "5h-ago"]).stderr.contains("--name"));
 }

@@ -22,6 +22,27 @@ const LONGEST_ARGUMENT: usize = 120 * 1024;
 /// not know, in older versions too, which an option of its own would not be.
 const CODEX_ALONE: [&str; 2] = ["-c", "ah.session=true"];
 
+/// What keeps `agent`, started by a person's own words, in its own process: arguments to be put right behind the program's name.
+#[must_use]
+pub fn alone(agent: Agent) -> &'static [&'static str] {
+    match agent {
+        Agent::Codex => &CODEX_ALONE,
+        Agent::Claude | Agent::Gemini | Agent::Opencode => &[],
+    }
+}
+
+/// The folders by which agents' programs that a user starts find a server of that user's in the background, which does their work wherever it was started
+/// itself. Who is shown others in their place finds none, and starts one of its own there. Of Codex (0.169.0): where it notes its server and the way to it,
+/// and where the sockets are. None where the agent keeps nothing.
+#[must_use]
+pub fn meeting_places(home: &Home, user: u32) -> Vec<PathBuf> {
+    if !home.codex.is_dir() {
+        return Vec::new();
+    }
+    let sockets = PathBuf::from(format!("/tmp/codex-daemon-{user}"));
+    vec![home.codex.join("app-server-control"), home.codex.join("app-server-daemon"), sockets]
+}
+
 /// A program with its arguments and what to add to its environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Invocation {
@@ -333,6 +354,17 @@ mod tests {
             assert_eq!(words(&resumed(agent, form, Some("-x"))), argv);
         }
         assert_eq!(words(&resumed(Agent::Claude, Interactive, None)), ["claude", "--resume", "id"]);
+    }
+
+    #[test]
+    fn only_what_is_there_has_places_to_meet_at() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::plain(dir.path(), "");
+        assert_eq!(meeting_places(&home, 7), Vec::<PathBuf>::new());
+        std::fs::create_dir(&home.codex).unwrap();
+        let places = meeting_places(&home, 7);
+        assert_eq!(places.iter().filter(|place| place.starts_with(&home.codex)).count(), 2);
+        assert!(places.contains(&"/tmp/codex-daemon-7".into()), "{places:?}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod apart;
 mod branches;
 mod compaction;
 mod conversations;

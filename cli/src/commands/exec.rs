@@ -5,10 +5,12 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use ah_agents::{Agent, launch};
 use ah_core::exec::{alone, become_command};
 use ah_core::{Access, BranchOptions, BranchRecord, ExecError, ExecOptions, Workspace};
 use ah_plugin_api::{Error, ErrorKind};
 use clap::Args;
+use rustix::process::geteuid;
 
 use crate::app::App;
 use crate::commands::branch;
@@ -18,7 +20,8 @@ use crate::output::text;
 /// Options of `ah agent fs exec`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-CMD and everything it starts see the branch where the workspace is; everybody else sees the workspace. Without BRANCH a \
+CMD and everything it starts see the branch where the workspace is; everybody else sees the workspace. What CMD asks of a server that runs outside is done outside; \
+Codex's own in the background is not found from here. Without BRANCH a \
 new one is made from the present state; it goes when CMD has ended, unless `ah agent fs rm` would refuse to take it then: files were changed in it that are not ignored, say. Ends as CMD ends; 128 + N if signal N ended it, 127 if there is no CMD, 126 if it \
 cannot be run. With --json, errors before CMD starts are JSON; afterwards stdout is CMD's.
 
@@ -41,10 +44,16 @@ pub(crate) struct ExecArgs {
 
 /// Runs the command.
 pub(crate) fn run(app: &App, args: &ExecArgs) -> Outcome {
+    let mut command = args.command.clone();
+    if args.over.is_empty()
+        && let Some(agent) = command.first().and_then(|program| Agent::of_program(program))
+    {
+        command.splice(1..1, launch::alone(agent).iter().map(OsString::from));
+    }
     let options = |root: &Path| {
         let cwd = app.cwd.starts_with(root).then(|| app.cwd.clone());
         let once = args.once || args.over.is_empty() && args.branch.is_none();
-        ExecOptions { command: args.command.clone(), cwd, once }
+        ExecOptions { command: command.clone(), cwd, once, apart: apart(app) }
     };
     if let [branch, root] = args.over.as_slice() {
         return Err(failed(become_command(branch, root, &options(root))));
@@ -74,6 +83,12 @@ pub(crate) fn run(app: &App, args: &ExecArgs) -> Outcome {
         workspace.hold_branch_once(&branch)?;
     }
     Err(become_in(app, &workspace, &branch, &options(workspace.root())))
+}
+
+/// The folders by which what runs in a branch would find an agent's server that runs outside of it, or the other way round.
+pub(crate) fn apart(app: &App) -> Vec<PathBuf> {
+    // Without a home there is no agent's either.
+    app.agents_home().map_or_else(|_| Vec::new(), |home| launch::meeting_places(&home, geteuid().as_raw()))
 }
 
 /// Becomes a command that sees `branch`, which is held, at the workspace's path. Only if that cannot be is there anything to say.

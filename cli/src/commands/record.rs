@@ -13,8 +13,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ah_agents::Agent;
 use ah_agents::settings::OneRun;
+use ah_agents::{Agent, launch};
 use ah_core::exec::{cannot_run, look_for};
 use ah_core::{Access, Moment, MomentFollower, MomentKind, NewMoment, Recording, RecordingPosition, Workspace, text};
 use ah_plugin_api::{Error, ErrorKind, Result};
@@ -192,6 +192,7 @@ impl Drop for Begun<'_> {
 fn with_hooks(app: &App, command: &[OsString], env: &mut Vec<(OsString, OsString)>) -> Vec<OsString> {
     let mut words = command.to_vec();
     let Some(agent) = words.first().and_then(|program| Agent::of_program(program)) else { return words };
+    words.splice(1..1, launch::alone(agent).iter().map(OsString::from));
     // Its settings are the user's own then, and it takes one such option only.
     if words.iter().any(|word| word == "--settings" || word.as_encoded_bytes().starts_with(b"--settings=")) {
         app.ui.note("hooks are not passed beside --settings: the moments are those of the hooks that are installed");

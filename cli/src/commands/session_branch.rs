@@ -90,7 +90,8 @@ pub(crate) fn run(app: &App, args: &BranchArgs) -> Outcome {
         return Err(match options.shown_at.is_some() {
             true => {
                 workspace.hold_branch(&report.branch)?;
-                let run = ExecOptions { command: agent, cwd: Some(report.conversation.cwd.clone()), once: false };
+                let cwd = Some(report.conversation.cwd.clone());
+                let run = ExecOptions { command: agent, cwd, once: false, apart: exec::apart(app) };
                 exec::become_in(app, &workspace, &report.branch, &run)
             }
             false => launch::become_it(app, &agent, &report.conversation.cwd),

@@ -150,6 +150,35 @@ fn ah_inside_knows_the_branch() {
     });
 }
 
+/// Codex hands its session to a server in the background, outside of the branch or of another, where it finds one.
+#[test]
+fn what_codex_runs_by_is_not_shared_with_a_branch() {
+    World::each(|world| {
+        world.write("codex", "#!/bin/sh\necho \"got $*\"\n");
+        fs::set_permissions(world.root().join("codex"), fs::Permissions::from_mode(0o755)).unwrap();
+        branch(world);
+        for exec in [&["fs", "exec", "b"][..], &["fs", "exec"], &["record"]] {
+            let ran = world.run([&["agent"], exec, &["--", "./codex", "go on"]].concat());
+            assert!(ran.stdout.contains("-c ah.session=true") && ran.stdout.contains("go on"), "{ran:?}");
+        }
+        // A home without Codex stays one.
+        let ran = sh(
+            world,
+            "b",
+            "cd ~; ls -d .codex; mkdir -p .codex/app-server-control; >.codex/app-server-control/outside",
+        );
+        assert_eq!(ran.stdout, "", "{ran:?}");
+        let look = "cd ~/.codex; stat -c %a *; ls app-server-control app-server-daemon; >app-server-control/inside";
+        for _ in 0..2 {
+            let ran = sh(world, "b", look);
+            assert_eq!(ran.stdout, "700\n700\napp-server-control:\n\napp-server-daemon:\n", "{ran:?}");
+        }
+        let found = fs::read_dir(world.path("home/.codex/app-server-control")).unwrap();
+        let names: Vec<_> = found.map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["outside"]);
+    });
+}
+
 #[test]
 fn an_ordinary_user_stays_one() {
     if !is_root() {

@@ -33,6 +33,9 @@ pub struct ExecOptions {
     pub cwd: Option<PathBuf>,
     /// Whether the branch goes when the command has ended: then no advice may lead there.
     pub once: bool,
+    /// Folders that are empty for the command and what it starts, and that nobody else sees what they put there. One that is not there is made, for this user
+    /// alone; one that cannot be, or is somebody else's, is left as it is.
+    pub apart: Vec<PathBuf>,
 }
 
 impl ExecOptions {
@@ -123,6 +126,7 @@ fn enter(branch: &Path, workspace: &Path, options: &ExecOptions) -> Result<PathB
         _ => e,
     })?;
     namespace::put_over(&over, &under, &way_out)?;
+    options.apart.iter().try_for_each(|folder| namespace::keep_apart(folder, &way_out))?;
     let below = options.cwd.as_deref().and_then(|cwd| cwd.strip_prefix(workspace).ok()).unwrap_or(Path::new(""));
     for below in below.ancestors() {
         let cwd = if below == Path::new("") { workspace.to_owned() } else { workspace.join(below) };

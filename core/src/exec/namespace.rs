@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,6 +13,9 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
 use crate::restore::at::{proc_name, stat};
+
+/// The mode of a folder of one user's.
+const PRIVATE: u32 = 0o700;
 
 /// Shows `over` in place of `under`, to this process and its descendants alone. Who is not allowed to is told `way_out`, too.
 pub(super) fn put_over(over: &Dir, under: &Dir, way_out: &str) -> Result<()> {
@@ -34,6 +38,22 @@ pub(super) fn put_over(over: &Dir, under: &Dir, way_out: &str) -> Result<()> {
     let (source, target) = (proc_name(source.as_fd()), proc_name(target.as_fd()));
     let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
     mount(Some(source.as_str()), target.as_str(), none, flags, none).map_err(|e| refused("show the branch", e))
+}
+
+/// Shows an empty folder in place of `folder`, to this process and its descendants alone, once [`put_over`] was called. Where nobody could meet, nothing is done.
+pub(super) fn keep_apart(folder: &Path, way_out: &str) -> Result<()> {
+    // Whatever comes of it: what is there by then counts.
+    let _ = fs::DirBuilder::new().mode(PRIVATE).create(folder);
+    let Ok(dir) = Dir::open(folder) else { return Ok(()) };
+    // In a folder of everybody's it may be another user's, who could have it covered here.
+    let own = rustix::fs::fstat(&dir).is_ok_and(|found| found.st_uid == rustix::process::geteuid().as_raw());
+    if !own {
+        return Ok(());
+    }
+    let (none, kind, mode) = (None::<&str>, Some("tmpfs"), format!("mode={PRIVATE:o}"));
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    mount(none, proc_name(dir.as_fd()).as_str(), kind, flags, Some(mode.as_str()))
+        .map_err(|e| refusal(&format!("keep {} apart", folder.display()), e, way_out))
 }
 
 /// Unshares, and maps this user to itself where that takes a user namespace.

@@ -32,7 +32,25 @@ const CLAUDE: &[&str] = &[
     "WebFetch",
     "WebSearch",
 ];
-const CODEX: &[&str] = &["update_plan", "view_image", "web_search"];
+const CODEX: &[&str] = &[
+    "close_agent",
+    "create_goal",
+    "get_goal",
+    "list_mcp_resource_templates",
+    "list_mcp_resources",
+    "read_mcp_resource",
+    "request_user_input",
+    "resume_agent",
+    "send_input",
+    "spawn_agent",
+    "update_goal",
+    "update_plan",
+    "view_image",
+    "wait_agent",
+    "web_search",
+];
+/// What Codex puts before the names of its tools for sub-agents, of all but one of them (0.169.0).
+const CODEX_AGENTS: &str = "multi_agent_v1";
 const GEMINI: &[&str] = &[
     "glob",
     "google_web_search",
@@ -61,11 +79,11 @@ const OPENCODE: &[&str] = &[
 /// Whether a tool of that name may write in the workspace.
 #[must_use]
 pub fn may_write(agent: Agent, tool: &str) -> bool {
-    let harmless = match agent {
-        Agent::Claude => CLAUDE,
-        Agent::Codex => CODEX,
-        Agent::Gemini => GEMINI,
-        Agent::Opencode => OPENCODE,
+    let (harmless, tool) = match agent {
+        Agent::Claude => (CLAUDE, tool),
+        Agent::Codex => (CODEX, tool.strip_prefix(CODEX_AGENTS).unwrap_or(tool)),
+        Agent::Gemini => (GEMINI, tool),
+        Agent::Opencode => (OPENCODE, tool),
     };
     !harmless.contains(&tool)
 }
@@ -90,5 +108,6 @@ mod tests {
             assert!(may_write(Agent::Claude, tool), "{tool}");
         }
         assert!(may_write(Agent::Codex, "Bash") && may_write(Agent::Codex, "apply_patch"));
+        assert!(!may_write(Agent::Codex, "spawn_agent") && !may_write(Agent::Codex, "multi_agent_v1wait_agent"));
     }
 }

@@ -97,7 +97,11 @@ pub fn of_responses(input: &Value) -> Vec<Item> {
             }
             "function_call" => {
                 let input = serde_json::from_str(text("arguments")).unwrap_or_else(|_| item["arguments"].clone());
-                items.called(text("call_id"), text("name"), input);
+                let name = match text("namespace") {
+                    "" => text("name").to_owned(),
+                    namespace => format!("{namespace}/{}", text("name")),
+                };
+                items.called(text("call_id"), &name, input);
             }
             "custom_tool_call" => items.called(text("call_id"), text("name"), item["input"].clone()),
             "function_call_output" | "custom_tool_call_output" => {
@@ -207,7 +211,8 @@ fn is_agents_own(text: &str) -> bool {
     text.is_empty()
         || text == "Continue from where you left off."
         || text.starts_with("# AGENTS.md instructions")
-        || (text.starts_with('<') && text.ends_with('>'))
+        // A turn of its own begins with that notice.
+        || (text.starts_with('<') && text.ends_with('>') && !text.starts_with("<task-notification>"))
 }
 
 /// Content as blocks: a string is one block of text.

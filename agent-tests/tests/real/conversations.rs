@@ -1,11 +1,14 @@
 //! What the other tests stand on: the real agents take the mock server for their model, whole, interrupted and resumed.
 
-use std::time::Duration;
+use std::io::Write;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use ah_agent_tests::agents::Agent;
 use ah_agent_tests::namespace::without_network;
 use ah_agent_tests::server::Server;
 use ah_agent_tests::world::{World, well};
+use serde_json::json;
 
 use crate::timeline::{Moment, files, files_at, moments};
 
@@ -157,5 +160,95 @@ fn what_claude_code_does_after_a_refused_tool_has_exact_snapshots() {
         assert_eq!(tools.len(), 1, "{all:#?}");
         assert!(tools[0].0["inexact"].is_null(), "{all:#?}");
         assert_eq!(files_at(&world, tools[0]), files(&[("one.txt", "one")]));
+    });
+}
+
+const SENT: &str = "
+name: sent
+steps:
+  - prompt: One
+  - tool: {name: multi_agent_v1/spawn_agent, input: {message: Look around here}}
+  - tool: {name: exec_command, input: {cmd: 'until [ -e seen.txt ]; do sleep 0.1; done', yield_time_ms: 30000}}
+  - say: They saw it.
+conversations:
+  - name: helper
+    steps:
+      - prompt: {contains: Look around here}
+      - tool: {name: exec_command, input: {cmd: 'echo one > one.txt'}}
+      - tool: {name: exec_command, input: {cmd: 'echo seen > seen.txt; sleep 600', yield_time_ms: 30000}}
+      - say: I saw it.
+";
+
+#[test]
+fn codex_sends_a_subagent_whose_moments_are_in_the_conversation_that_sent_it() {
+    without_network("conversations::codex_sends_a_subagent_whose_moments_are_in_the_conversation_that_sent_it", || {
+        if !Agent::Codex.is_here() {
+            return;
+        }
+        let world = World::new();
+        Agent::Codex.install(&world);
+        let server = Server::start(&world, Agent::Codex, SENT);
+        world.ah(["agent", "hooks", "install", "codex"]);
+        // The sub-agent's answer would be told the other one, sooner or later, so it comes to none.
+        well(&Agent::Codex.prompt(&world, &server, &[], "One").output().unwrap());
+        let all = moments(&world);
+        let prompts: Vec<&Moment> = all.iter().filter(|moment| moment.kind() == "prompt").collect();
+        assert_eq!(prompts.len(), 1, "what a sub-agent is told is no prompt: {all:#?}");
+        let sub: Vec<&Moment> = all.iter().filter(|moment| moment.0["sub_agent"].is_string()).collect();
+        assert_eq!(sub.first().map(|moment| moment.kind()), Some("tool"), "{all:#?}");
+        for moment in &all {
+            let file = |moment: &Moment| moment.0["transcript"]["file"].clone();
+            assert_eq!(file(moment), file(prompts[0]), "{all:#?}");
+        }
+        // To start it, and what it does by itself, are no reasons for others not to be exact.
+        let spawned = all.iter().find(|moment| moment.0["tool"]["name"] == "spawn_agent").unwrap();
+        assert!(spawned.0["inexact"].is_null(), "{all:#?}");
+    });
+}
+
+const BEHIND: &str = "
+name: behind
+steps:
+  - prompt: One
+  - tool: {name: Bash, input: {command: 'until [ -e go.txt ]; do sleep 0.1; done', description: Wait, run_in_background: true}}
+  - say: It waits.
+  - prompt: {contains: task-notification}
+  - say: It is over.
+";
+
+#[test]
+fn claude_code_is_told_of_a_command_that_ended_which_is_no_prompt() {
+    without_network("conversations::claude_code_is_told_of_a_command_that_ended_which_is_no_prompt", || {
+        if !Agent::Claude.is_here() {
+            return;
+        }
+        let world = World::new();
+        Agent::Claude.install(&world);
+        let server = Server::start(&world, Agent::Claude, BEHIND);
+        world.ah(["agent", "hooks", "install", "claude"]);
+        let mut command = world.command("claude");
+        command.args(["-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose"]);
+        Agent::Claude.ask(&mut command, &world, &server);
+        let mut running = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        // It waits for more as long as more may come.
+        let mut said = running.stdin.take().unwrap();
+        writeln!(said, "{}", json!({"type": "user", "message": {"role": "user", "content": "One"}})).unwrap();
+        let until = |what: &str, is: &dyn Fn() -> bool| {
+            let end = Instant::now() + Duration::from_secs(120);
+            while !is() {
+                assert!(Instant::now() < end, "{what}: never");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        };
+        until("the first turn was over", &|| moments(&world).iter().any(|moment| moment.kind() == "stop"));
+        std::fs::write(world.path("work/go.txt"), "").unwrap();
+        until("it answered", &|| server.report()["unasked"] == json!([]));
+        drop(said);
+        assert!(running.wait().unwrap().success());
+        server.passed();
+        let all = moments(&world);
+        let prompts: Vec<&Moment> = all.iter().filter(|moment| moment.kind() == "prompt").collect();
+        assert_eq!(prompts.len(), 1, "{all:#?}");
+        assert_eq!(all.iter().filter(|moment| moment.kind() == "stop").count(), 2, "{all:#?}");
     });
 }

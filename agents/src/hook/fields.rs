@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use crate::{Agent, transcript};
+
 /// So many tasks are looked at: more than an agent has.
 const TASKS: usize = 1000;
 
@@ -83,6 +85,11 @@ impl Loose for Text {
 }
 
 impl Text {
+    /// Whether a person has typed it, as far as can be told.
+    pub(super) fn is_typed(&self, agent: Agent) -> bool {
+        agent != Agent::Claude || self.0.as_deref().is_none_or(transcript::is_typed)
+    }
+
     /// As an absolute path.
     pub(super) fn path(&self) -> Option<PathBuf> {
         self.0.as_deref().map(Path::new).filter(|path| path.is_absolute()).map(Path::to_path_buf)

@@ -33,7 +33,7 @@ pub struct HookEvent {
     pub kind: HookKind,
     /// The agent's own id of its session.
     pub session_id: String,
-    /// The transcript, if the agent says where it is. It may not exist yet.
+    /// The session's transcript, if the agent says where it is; of a sub-agent Codex does not. It may not exist yet.
     pub transcript: Option<PathBuf>,
     /// The directory the agent is in now, absolute. It changes with `cd`: a session's workspace is that of its `SessionStart`.
     pub cwd: PathBuf,
@@ -176,21 +176,31 @@ impl Raw {
         let name = self.hook_event_name.0.ok_or_else(|| refused(agent, "it has no hook_event_name"))?;
         let session_id = self.session_id.0.ok_or_else(|| refused(agent, "it has no session_id"))?;
         let cwd = self.cwd.path().ok_or_else(|| refused(agent, "it has no absolute cwd"))?;
-        let kind = kind_of(agent, name, self.tool_response.failed);
+        let kind = match kind_of(agent, name, self.tool_response.failed) {
+            // What a sub-agent was told, or a notice of the program's own: nobody has typed it, and no turn of a person's ends by it.
+            HookKind::Prompt if self.agent_id.0.is_some() || !self.prompt.is_typed(agent) => {
+                HookKind::Other("a prompt that no person typed".to_owned())
+            }
+            kind => kind,
+        };
         let tool = match kind {
             HookKind::BeforeTool | HookKind::AfterTool { .. } => {
                 self.tool_name.0.map(|name| ToolCall { name, id: self.tool_use_id.0 })
             }
             _ => None,
         };
-        let transcript = self.agent_transcript_path.path();
+        let (mut transcript, mut own) = (self.transcript_path.path(), self.agent_transcript_path.path());
+        // Codex names a sub-agent's own so, but where it names both.
+        if agent == Agent::Codex && self.agent_id.0.is_some() && own.is_none() {
+            own = transcript.take();
+        }
         let going_on = self.background_tasks.0.filter(|_| kind == HookKind::Stop);
         Ok(HookEvent {
             agent,
             prompt: self.prompt.0.filter(|_| kind == HookKind::Prompt),
             kind,
             session_id,
-            transcript: self.transcript_path.path(),
+            transcript,
             cwd,
             prompt_id: self.prompt_id.0.or(self.turn_id.0),
             checkpoint: self.checkpoint_id.0,
@@ -199,7 +209,7 @@ impl Raw {
             going_on,
             tool,
             reason: self.source.0.or(self.reason.0),
-            subagent: self.agent_id.0.map(|id| Subagent { id, transcript }),
+            subagent: self.agent_id.0.map(|id| Subagent { id, transcript: own }),
         })
     }
 }

@@ -78,6 +78,38 @@ fn codex_has_turns_and_gemini_names_of_its_own() {
     assert_eq!(serde_json::from_slice::<serde_json::Value>(answer).unwrap(), serde_json::json!({}));
 }
 
+/// As 0.169.0 sends them: the session is the one above, and the transcript the sub-agent's, but where both are named.
+#[test]
+fn a_sub_agent_of_codex_is_no_person_and_has_a_transcript_of_its_own() {
+    let event = |name: &str, more: &str| {
+        let text = format!(
+            r#"{{"session_id":"s","turn_id":"t2","agent_id":"a1","agent_type":"default","transcript_path":"/t/sub","cwd":"/w",
+                "hook_event_name":"{name}"{more}}}"#
+        );
+        read(Agent::Codex, text.as_bytes()).unwrap()
+    };
+    let sub = |transcript: &str| Some(Subagent { id: "a1".into(), transcript: Some(transcript.into()) });
+    let told = event("UserPromptSubmit", r#","prompt":"SUBTASK""#);
+    assert!(matches!(told.kind, HookKind::Other(_)) && told.prompt.is_none(), "{told:?}");
+    let tool = event("PostToolUse", r#","tool_name":"Bash","tool_use_id":"c1""#);
+    assert_eq!((tool.transcript, tool.subagent), (None, sub("/t/sub")));
+    let stop = event("SubagentStop", r#","agent_transcript_path":"/t/own""#);
+    assert_eq!((stop.transcript.as_deref(), stop.subagent), (Some(Path::new("/t/sub")), sub("/t/own")));
+}
+
+#[test]
+fn a_notice_of_claude_code_is_no_prompt() {
+    let kind = |prompt: &str| {
+        let prompt = serde_json::Value::from(prompt);
+        claude(&format!(r#"{{{COMMON},"hook_event_name":"UserPromptSubmit","prompt":{prompt}}}"#)).unwrap().kind
+    };
+    let notice = "<task-notification>\n<task-id>b1</task-id>\n<status>completed</status>\n</task-notification>";
+    assert!(matches!(kind(notice), HookKind::Other(_)));
+    for typed in ["/fix this", "What is a <task-notification>?", ""] {
+        assert_eq!(kind(typed), HookKind::Prompt, "{typed}");
+    }
+}
+
 #[test]
 fn what_is_no_event_is_refused_and_read_to_its_end() {
     for text in [

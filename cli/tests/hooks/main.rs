@@ -8,6 +8,7 @@ mod support;
 mod agent;
 mod apart;
 mod bad;
+mod codex;
 mod kills;
 mod rules;
 mod sessions;

@@ -267,6 +267,14 @@ impl Call<'_> {
         })
     }
 
+    /// The transcript of the session's conversation: where the event of a sub-agent does not name it, what the session has.
+    fn transcript(&self) -> Option<PathBuf> {
+        let event = self.event;
+        let noted = || session::load(&self.workspace.folder(), self.session).ok()??.agent;
+        let known = || noted().filter(|agent| agent.id == event.session_id)?.transcript;
+        event.transcript.clone().or_else(|| event.subagent.as_ref().and_then(|_| known()))
+    }
+
     /// The transcript of the agent, or of the sub-agent, that calls.
     fn own_transcript(&self) -> Option<&Path> {
         match &self.event.subagent {
@@ -306,7 +314,7 @@ impl Call<'_> {
             prompt_id: event.prompt_id.clone().filter(|_| kind == MomentKind::Prompt),
             tool,
             sub_agent: event.subagent.as_ref().map(|sub| sub.id.clone()),
-            transcript: self.workspace.position_now(self.session, event.agent, event.transcript.as_deref()),
+            transcript: self.workspace.position_now(self.session, event.agent, self.transcript().as_deref()),
             checkpoint: event.checkpoint.clone(),
             recording: None,
             agent: Some(event.agent),

@@ -58,8 +58,17 @@ fn items(answer: &Answer, frame: &Frame<'_>) -> Vec<Value> {
             "status": "completed", "content": [{"type": "output_text", "text": text, "annotations": []}]}),
         Block::Call(call, tool) if tool.text.is_some() => json!({"type": "custom_tool_call",
             "id": format!("ctc_{}_{index}", frame.id), "call_id": call.id, "name": call.name, "input": tool.text}),
-        Block::Call(call, _) => json!({"type": "function_call", "id": format!("fc_{}_{index}", frame.id),
-            "call_id": call.id, "name": call.name, "arguments": call.input.to_string(), "status": "completed"}),
+        Block::Call(call, _) => {
+            // `NAMESPACE/NAME`, of a tool that has one.
+            let (namespace, name) =
+                call.name.split_once('/').map_or((None, &*call.name), |(space, name)| (Some(space), name));
+            let mut item = json!({"type": "function_call", "id": format!("fc_{}_{index}", frame.id),
+                "call_id": call.id, "name": name, "arguments": call.input.to_string(), "status": "completed"});
+            if let Some(namespace) = namespace {
+                item["namespace"] = namespace.into();
+            }
+            item
+        }
     };
     answer.blocks.iter().enumerate().map(item).collect()
 }

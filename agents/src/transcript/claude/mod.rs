@@ -174,6 +174,11 @@ pub(super) fn look(line: &[u8]) -> Seen {
     Seen { uuid, time, what: line.what() }
 }
 
+/// Whether a message's text is what a person typed, and not the program's.
+pub(crate) fn is_typed(text: &str) -> bool {
+    typed_text(text).is_some()
+}
+
 /// What a person typed, of a message's text; `None` if the program wrote it.
 fn typed_text(text: &str) -> Option<String> {
     const NOT_TYPED: [&str; 8] = [

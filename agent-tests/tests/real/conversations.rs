@@ -252,3 +252,33 @@ fn claude_code_is_told_of_a_command_that_ended_which_is_no_prompt() {
         assert_eq!(all.iter().filter(|moment| moment.kind() == "stop").count(), 2, "{all:#?}");
     });
 }
+
+const NOT_AWAITED: &str = "
+name: not-awaited
+steps:
+  - prompt: One
+  - tool: {name: exec_command, input: {cmd: 'until [ -e go.txt ]; do sleep 0.1; done', yield_time_ms: 250}, expect: {contains: running with session}}
+  - tool: {name: exec_command, input: {cmd: 'echo other > other.txt'}}
+  - say: The first one goes on.
+";
+
+#[test]
+fn what_codex_does_beside_a_command_that_goes_on_is_not_exact() {
+    without_network("conversations::what_codex_does_beside_a_command_that_goes_on_is_not_exact", || {
+        if !Agent::Codex.is_here() {
+            return;
+        }
+        let world = World::new();
+        Agent::Codex.install(&world);
+        let server = Server::start(&world, Agent::Codex, NOT_AWAITED);
+        world.ah(["agent", "hooks", "install", "codex"]);
+        well(&Agent::Codex.prompt(&world, &server, &[], "One").output().unwrap());
+        server.passed();
+        let all = moments(&world);
+        let other: Vec<&Moment> = all.iter().filter(|moment| ["tool", "stop"].contains(&moment.kind())).collect();
+        assert!(other.len() >= 2, "{all:#?}");
+        for moment in &other[..2] {
+            assert!(moment.0["reason"].as_str().is_some_and(|reason| reason.contains("Bash")), "{all:#?}");
+        }
+    });
+}

@@ -9,7 +9,7 @@ use std::path::Path;
 use ah_plugin_api::{ErrorKind, Result, Timestamp};
 
 use super::line::{Lines, Seen, What};
-use super::{Caught, Position, Sought, claude, codex, gemini, tail};
+use super::{Caught, Position, Results, Sought, claude, codex, gemini, tail};
 use crate::Agent;
 use crate::hook::HookKind;
 
@@ -42,14 +42,16 @@ pub(super) fn end_of(agent: Agent, file: &Path, since: Option<&Position>) -> Res
 }
 
 /// The results behind a byte, up to [`RESULTS`] bytes on.
-pub(super) fn results(agent: Agent, file: &Path, from: u64) -> Result<Vec<String>> {
+pub(super) fn results(agent: Agent, file: &Path, from: u64) -> Result<Results> {
     let mut lines = Lines::open(file, Some(&Position { offset: from, ..Position::start(file) }))?;
-    let mut found = Vec::new();
+    let mut found = Results::default();
     while lines.offset < from.saturating_add(RESULTS)
         && let Some(line) = lines.next()?
     {
-        if let What::Results(ids) = look(agent, line).what {
-            found.extend(ids);
+        match look(agent, line).what {
+            What::Results(ids) => found.ended.extend(ids),
+            What::GoesOn(id) => found.going_on.push(id),
+            What::Opening { .. } | What::Prompt { .. } | What::Other => {}
         }
     }
     Ok(found)
@@ -160,6 +162,10 @@ impl<'a> Search<'a> {
                     }
                     ((its && !earlier).then(|| begin.clone()), true)
                 }
+            }
+            What::GoesOn(_) => {
+                self.turn = None;
+                (None, false)
             }
             What::Other => (None, false),
         };

@@ -24,6 +24,9 @@ use crate::Agent;
 /// Where the lines bear the session's id.
 const ID_MEMBERS: [&str; 3] = ["id", "session_id", "thread_id"];
 
+/// More lines than the program puts before a command's output.
+const OWN_LINES: usize = 8;
+
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Line<'a> {
@@ -52,6 +55,8 @@ struct Payload<'a> {
     message: Option<&'a RawValue>,
     #[serde(borrow)]
     item: Option<&'a RawValue>,
+    #[serde(borrow)]
+    output: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize, Default)]
@@ -117,13 +122,21 @@ pub(super) fn look(line: &[u8]) -> Seen {
         ("response_item", "message") if matches!(text_of(payload.role).as_deref(), Some("user" | "developer")) => {
             What::Opening { id: None }
         }
-        ("response_item", inner) if matches!(side(inner), Some(Side::Result)) => {
-            What::Results(text_of(payload.call_id).map(Cow::into_owned).into_iter().collect())
-        }
+        ("response_item", inner) if matches!(side(inner), Some(Side::Result)) => match owned(payload.call_id) {
+            Some(call) if goes_on(payload.output) => What::GoesOn(call),
+            call => What::Results(call.into_iter().collect()),
+        },
         _ => What::Other,
     };
     let uuid = if kind == "response_item" { owned(payload.id) } else { None };
     Seen { uuid, time, what }
+}
+
+/// Whether a command goes on, by what the model gets of it: so many lines of the program's own, then the command's.
+fn goes_on(output: Option<&RawValue>) -> bool {
+    let text = text_of(output).unwrap_or_default();
+    let own = text.lines().take_while(|line| *line != "Output:");
+    own.take(OWN_LINES).any(|line| line.starts_with("Process running with session ID "))
 }
 
 /// What a person typed, of a finished item.

@@ -116,6 +116,8 @@ pub(super) enum What {
     },
     /// Results of tool calls, by their ids.
     Results(Vec<String>),
+    /// What the model gets of a call whose command goes on: the call's id. Its result never comes under that.
+    GoesOn(String),
 }
 
 /// Reads a time as transcripts write it; another text is no time.

@@ -12,7 +12,7 @@
 //! | moment | the conversation then |
 //! |---|---|
 //! | prompt | everything before the prompt: it has been typed, but nothing was done for it, and a new instruction takes its place |
-//! | after a tool | up to the line with the tool's result |
+//! | after a tool | up to the line with the tool's result; of a command that went on when the model did (Codex), up to where it was heard to have ended |
 //! | stop, session end, manual | what was said by then: lines no newer than the moment, and before the next prompt |
 //! | session start | what was there: nothing, or what is resumed |
 //!
@@ -207,7 +207,16 @@ pub fn catch_up_all(agent: Agent, sought: &[Sought<'_>], since: &Position) -> Re
     catch::catch_up(agent, sought, since)
 }
 
-/// The ids of the tool calls whose results stand behind the byte `from` of `file`, in which the agent may be writing: what is not there yet comes
+/// What became of tool calls, by their ids.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Results {
+    /// They have their results.
+    pub ended: Vec<String>,
+    /// The model went on before their commands had ended (Codex).
+    pub going_on: Vec<String>,
+}
+
+/// The tool calls whose results stand behind the byte `from` of `file`, in which the agent may be writing: what is not there yet comes
 /// later. The one at `from` itself may begin in the middle of a line, which is passed over.
 ///
 /// # Errors
@@ -215,7 +224,7 @@ pub fn catch_up_all(agent: Agent, sought: &[Sought<'_>], since: &Position) -> Re
 ///
 /// # Cost
 /// Reads 8 MiB at most, and the line at which they end.
-pub fn results(agent: Agent, file: &Path, from: u64) -> Result<Vec<String>> {
+pub fn results(agent: Agent, file: &Path, from: u64) -> Result<Results> {
     in_files(agent)?;
     catch::results(agent, file, from)
 }

@@ -61,7 +61,7 @@ impl Prompts {
                         time: seen.time,
                     }));
                 }
-                What::Other | What::Results(_) => {}
+                What::Other | What::Results(_) | What::GoesOn(_) => {}
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::agent::{Agent, kinds, settled};
+use crate::agent::{Agent, cat, kinds, settled, text};
 use crate::support::World;
 
 fn codex<'a>(world: &'a World, id: &str) -> Agent<'a> {
@@ -38,4 +38,43 @@ fn a_sub_agents_moments_are_in_the_conversation_that_sent_it() {
         assert!(moment["inexact"].is_null(), "{moments:#?}");
     }
     assert_eq!(moments[2]["sub_agent"], "a1");
+}
+
+/// A command that runs longer than the model waits for it: the model gets what there is, and goes on; nobody calls until the command has ended.
+#[test]
+fn a_command_that_the_model_waits_for_no_longer_makes_moments_inexact_until_it_ends() {
+    let world = World::new();
+    world.write("f", "0");
+    let agent = codex(&world, "s1");
+    let mut lines = String::new();
+    agent.start();
+    agent.prompt("Do it");
+    // Other tests' processes are children of this one, too: those that begin beside the tool count as its, as long as they run.
+    for round in 0..20 {
+        let begun = settled(&world).len();
+        std::fs::write(agent.transcript(), &lines).unwrap();
+        let waited_for = agent.before("Bash");
+        // A child of this process, which is the agent here.
+        let mut command = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let output = "Chunk ID: fa9f71\nWall time: 1.0 seconds\nProcess running with session ID 7\nOutput:\n";
+        let line = json!({"type": "response_item", "payload": {"type": "function_call_output", "call_id": waited_for, "output": output}});
+        lines += &format!("{line}\n");
+        std::fs::write(agent.transcript(), &lines).unwrap();
+        agent.writes("f", "1");
+        agent.stop();
+        let with = settled(&world);
+        command.kill().unwrap();
+        command.wait().unwrap();
+        agent.after("Bash", &waited_for);
+        agent.writes("f", "2");
+        let moments = settled(&world);
+        assert_eq!((with.len(), moments.len()), (begun + 2, begun + 4), "round {round}");
+        assert!(with[begun..].iter().all(|moment| moment["inexact"] == true), "{with:#?}");
+        let after = moments.last().unwrap();
+        if after["inexact"].is_null() {
+            assert_eq!(cat(&world, text(after, "id"), "f").as_deref(), Some("2"));
+            return;
+        }
+    }
+    panic!("no moment is exact any more");
 }

@@ -5,7 +5,7 @@
 //! | session start | the session is made, or taken up again; a moment |
 //! | prompt | waits for the fence; no tool of the turn before runs any more; a moment |
 //! | before a tool | one that may write is noted, so that a kill of this call loses it not; waits for the fence; from then on it runs |
-//! | after a tool | it runs no more, nor does another one that has its result in the transcript: it was refused; a moment |
+//! | after a tool | it runs no more, nor does another one that has its result in the transcript: it was refused; one whose command goes on runs as long as that does; a moment |
 //! | answer | no tool of the turn runs any more; a moment |
 //! | session end | a moment; the session has ended |
 //!
@@ -206,6 +206,7 @@ impl Call<'_> {
                 self.moment(MomentKind::SessionStart)
             }
             HookKind::Prompt => {
+                self.by_results(&tools)?;
                 // Agents do not tell of a tool that was interrupted.
                 tools.turn_over(ah_agents::tools::end_with_turn(event.agent))?;
                 if self.was_left() {
@@ -218,7 +219,7 @@ impl Call<'_> {
                 if let Some(tool) = &event.tool {
                     tools.end(&call_of(tool), &tool.name, self.left_running(&tools, tool))?;
                 }
-                self.refused(&tools)?;
+                self.by_results(&tools)?;
                 if let Some(id) = &event.launched {
                     tools.goes_on(id)?;
                 }
@@ -231,6 +232,7 @@ impl Call<'_> {
                 if let Some(all) = &event.going_on {
                     tools.only_go_on(all)?;
                 }
+                self.by_results(&tools)?;
                 tools.turn_over(ah_agents::tools::end_with_turn(event.agent))?;
                 self.moment(MomentKind::Stop)
             }
@@ -283,8 +285,9 @@ impl Call<'_> {
         }
     }
 
-    /// Forgets tools that have a result though nobody said that they ended: they were refused, by a person or another hook.
-    fn refused(&self, tools: &Tools) -> Result<()> {
+    /// Forgets tools that have a result though nobody said that they ended: they were refused, by a person or another hook. Of one whose command goes on
+    /// though the agent does, too, its processes are what runs.
+    fn by_results(&self, tools: &Tools) -> Result<()> {
         let event = self.event;
         let call = event.tool.as_ref().map(call_of);
         let sub_agent = event.subagent.as_ref().map(|sub| sub.id.as_str());
@@ -293,7 +296,9 @@ impl Call<'_> {
         };
         // One that cannot be read says nothing of any.
         let results = transcript::results(event.agent, file, since).unwrap_or_default();
-        tools.have_results(&results)
+        tools.have_results(&results.ended)?;
+        let left = |since| self.process.as_ref().map_or_else(Vec::new, |agent| process::begun_since(agent, since));
+        results.going_on.iter().try_for_each(|id| tools.command_goes_on(id, left))
     }
 
     /// What a tool left running in the background, as far as it can be known: the agent says that it does, and has children that it

@@ -2,7 +2,7 @@
 //!
 //! In the session's folder `tools/`: `begun` grows by one byte whenever a tool that may write begins; one file for each such tool that
 //! runs, or is about to: while the hook that was told of it lives, it holds the agent up. Agents do not tell of a tool that was interrupted: those are forgotten when the next prompt or the answer comes, those of sub-agents
-//! too, unless sub-agents go on in the background. Nor do they tell of one that was refused: that is over when its result is in the transcript. One file for each that does, as far as the agent tells; whose sub-agent another one is it
+//! too, unless sub-agents go on in the background. Nor do they tell of one that was refused: that is over when its result is in the transcript, which also tells of a command that the agent waits for no longer. One file for each that does, as far as the agent tells; whose sub-agent another one is it
 //! does not, so while one goes on the tools of all do.
 //!
 //! Only a session's own tools count. What other sessions write in the same workspace at the same time is in a snapshot as it was then.
@@ -109,6 +109,16 @@ impl Tools {
     pub(crate) fn have_results(&self, ids: &[String]) -> Result<()> {
         let over: Vec<PathBuf> = ids.iter().map(|id| self.file(&ToolId::Call(id))).collect();
         self.over(|file, _| over.iter().any(|over| over == file))
+    }
+
+    /// The command of a call goes on though the agent does, too: from then on it is `processes` that run, which came since it began.
+    pub(crate) fn command_goes_on(&self, id: &str, processes: impl FnOnce(u64) -> Vec<Holder>) -> Result<()> {
+        let call = ToolId::Call(id);
+        let bytes = fsio::read(&self.file(&call))?;
+        match bytes.and_then(|bytes| serde_json::from_slice::<Running>(&bytes).ok()) {
+            Some(running) if running.background.is_empty() => self.end(&call, &running.name, processes(running.since)),
+            _ => Ok(()),
+        }
     }
 
     /// A sub-agent, or several by that id, goes on in the background.

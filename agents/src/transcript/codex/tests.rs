@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use crate::hook::HookKind;
 use crate::transcript::{
-    Caught, Destination, Position, Prompt, Sought, Trimmed, catch_up, position_now, prompts, trim,
+    Caught, Destination, Position, Prompt, Results, Sought, Trimmed, catch_up, position_now, prompts, results, trim,
 };
 use crate::{Agent, Home};
 
@@ -112,6 +112,40 @@ fn prompts_and_where_they_begin() {
     let place = self::place(old);
     let all: Vec<Prompt> = prompts(Agent::Codex, &place.file, None).unwrap().map(Result::unwrap).collect();
     assert_eq!((all.len(), all[0].text.as_str(), all[0].before.line), (1, "go", 1));
+}
+
+/// What the model gets of a command at the end of its yield, as 0.169.0 writes it; the hook comes when a later look finds that it ended.
+#[test]
+fn a_command_that_goes_on_has_its_place_where_it_was_heard_to_have_ended() {
+    let line = |time: &str, payload: &str| {
+        format!("{{\"timestamp\":\"2026-11-30T00:00:{time}.000Z\",\"type\":\"response_item\",\"payload\":{payload}}}\n")
+    };
+    let output = |call: &str, text: &str| {
+        let text = format!("Chunk ID: fa9f71\nWall time: 1.0 seconds\n{text}\nOriginal token count: 0\nOutput:\n");
+        serde_json::json!({"type": "function_call_output", "call_id": call, "output": text}).to_string()
+    };
+    let call = |id: &str| format!(r#"{{"type":"function_call","call_id":"{id}","name":"x","arguments":"{{}}"}}"#);
+    let said = serde_json::json!({"type": "function_call_output", "call_id": "c0",
+        "output": "Process exited with code 0\nOutput:\nProcess running with session ID 1"});
+    let text: String = [
+        line("01", &call("c0")),
+        line("02", &said.to_string()),
+        line("03", &call("c1")),
+        line("04", &output("c1", "Process running with session ID 7421")),
+        line("05", &call("c2")),
+        line("06", &output("c2", "Process exited with code 0")),
+        line("07", &call("c3")),
+        line("10", &output("c3", "Process exited with code 0")),
+    ]
+    .concat();
+    let place = place(&text);
+    let found = results(Agent::Codex, &place.file, 0).unwrap();
+    assert_eq!(found, Results { ended: vec!["c0".into(), "c2".into(), "c3".into()], going_on: vec!["c1".into()] });
+    let kind = HookKind::AfterTool { failed: false };
+    let time = crate::transcript::line::time_of("2026-11-30T00:00:09Z").unwrap();
+    let sought = Sought { kind: &kind, tool_id: Some("c1"), prompt_id: None, prompt: None, time, written: 0 };
+    let found = catch_up(Agent::Codex, &sought, &Position::start(&place.file)).unwrap();
+    assert_eq!(found.position().line, 7, "before what that look gave, and behind all that came meanwhile");
 }
 
 #[test]

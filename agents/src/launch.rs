@@ -31,6 +31,12 @@ pub fn alone(agent: Agent) -> &'static [&'static str] {
     }
 }
 
+/// Whether a process with these words as its command line does the work of all sessions of `agent`'s that a user has: it tells nothing of any one of them.
+#[must_use]
+pub fn serves_all<'a>(agent: Agent, mut words: impl Iterator<Item = &'a [u8]>) -> bool {
+    agent == Agent::Codex && words.any(|word| word == b"app-server")
+}
+
 /// The folders by which agents' programs that a user starts find a server of that user's in the background, which does their work wherever it was started
 /// itself. Who is shown others in their place finds none, and starts one of its own there. Of Codex (0.169.0): where it notes its server and the way to it,
 /// and where the sockets are. None where the agent keeps nothing.

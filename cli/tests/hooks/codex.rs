@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::agent::{Agent, cat, kinds, settled, text};
-use crate::support::World;
+use crate::support::{Ran, World};
 
 fn codex<'a>(world: &'a World, id: &str) -> Agent<'a> {
     let mut agent = Agent::claude(world, id);
@@ -77,4 +77,32 @@ fn a_command_that_the_model_waits_for_no_longer_makes_moments_inexact_until_it_e
         }
     }
     panic!("no moment is exact any more");
+}
+
+/// It serves all sessions, and goes on when they have ended, or ends while they are taken up by another one.
+#[test]
+fn the_server_in_the_background_is_no_sessions_process() {
+    let world = World::new();
+    world.write("f", "1");
+    // A shell under another name counts as an agent.
+    let shell = world.path("codex");
+    std::fs::copy("/bin/sh", &shell).unwrap();
+    let call = |session: &str, words: &[&str]| {
+        let event = json!({"session_id": session, "cwd": world.root(), "hook_event_name": "SessionStart"});
+        std::fs::write(world.path("event"), event.to_string()).unwrap();
+        let script =
+            format!("'{}' hook codex < '{}'; true", crate::support::ah().display(), world.path("event").display());
+        let mut command = std::process::Command::new(&shell);
+        command.args(["-c", &script]).args(words).env_clear();
+        command.env("AH_HOME", world.path("state")).env("HOME", world.path("home")).env("AH_HELPER_SOCKET", "");
+        let ran = Ran::of(command.current_dir(world.root()));
+        assert_eq!(ran.code, 0, "{ran:?}");
+        settled(&world);
+        let list = world.json("session-list", &["session", "list"]);
+        let of_it = |one: &&serde_json::Value| one["agent"]["id"] == session;
+        list["sessions"].as_array().unwrap().iter().find(of_it).unwrap()["ended"].clone()
+    };
+    assert_eq!(call("s1", &["app-server", "--listen", "unix://"])["reason"], json!(null));
+    assert_eq!(call("s2", &["exec"])["reason"], "vanished");
+    assert_eq!(call("s2", &["app-server"])["reason"], json!(null));
 }

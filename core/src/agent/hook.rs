@@ -75,8 +75,9 @@ impl Engine {
         let transcript = event.transcript.as_deref();
         // After a compaction the same process goes on, wherever it is by then.
         let begins = event.kind == HookKind::SessionStart && event.reason.as_deref() != Some("compact");
+        let own = process.as_ref().map(|process| process::of_session(event.agent, process));
         let (workspace, session) =
-            self.session_of(event.agent.name(), &event.session_id, transcript, start, process.clone(), begins)?;
+            self.session_of(event.agent.name(), &event.session_id, transcript, start, own.as_ref(), begins)?;
         let call = Call { workspace: &workspace, session: &session, event, process };
         call.answer()?;
         let time = self.settings().clock.now();

@@ -23,7 +23,7 @@ use crate::text;
 pub(crate) struct Known {
     pub(crate) workspace: WorkspaceId,
     pub(crate) session: SessionName,
-    /// The agent's process, as far as it was found.
+    /// The agent's process, as far as it was found, and serves that session alone.
     #[serde(default)]
     pub(crate) process: Option<Holder>,
 }

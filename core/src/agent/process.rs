@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use ah_agents::{Agent, launch};
+
 use crate::lock::Holder;
 
 /// More ancestors than any process has: an end to each walk upwards, also where `/proc` changes meanwhile.
@@ -24,6 +26,12 @@ pub(super) fn agent_above(pid: u32) -> Option<Holder> {
         pid = parent;
     }
     None
+}
+
+/// The process by which it can be told whether a session's agent still runs: none where a process serves all of them.
+pub(super) fn of_session(agent: Agent, process: &Holder) -> Option<Holder> {
+    let words = std::fs::read(format!("/proc/{}/cmdline", process.pid)).unwrap_or_default();
+    (!launch::serves_all(agent, words.split(|byte| *byte == 0))).then(|| process.clone())
 }
 
 /// The processes of an agent that began after `ticks` of this run of the machine, and are not this one's own: what a tool left

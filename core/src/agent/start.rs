@@ -14,20 +14,20 @@ use crate::workspace::Workspace;
 
 impl Engine {
     /// The workspace and session of an agent's session, made if it is not known yet; `begins`: or if the agent takes it up now, and in another
-    /// workspace.
+    /// workspace. `process`: whose end is the agent's; none if it cannot be told now, and what was known stays; none in it if there is no such.
     pub(super) fn session_of(
         &self,
         agent: &str,
         id: &str,
         transcript: Option<&Path>,
         start: &Path,
-        process: Option<Holder>,
+        process: Option<&Option<Holder>>,
         begins: bool,
     ) -> Result<(Workspace, SessionName)> {
         let is_known = begins && self.known(agent, id)?.is_some();
         let here = is_known.then(|| self.workspace(start, Access::Create).ok()).flatten();
         let known = || -> Result<Option<(Workspace, SessionName)>> {
-            let found = self.known_session(agent, id, process.as_ref())?;
+            let found = self.known_session(agent, id, process)?;
             Ok(found.filter(|(there, _)| here.as_ref().is_none_or(|here| here.id() == there.id())))
         };
         if let Some(found) = known()? {
@@ -53,6 +53,7 @@ impl Engine {
         let had = session::list(&workspace.folder())?.into_iter().find(is_it).map(|record| record.name);
         let recorded = self.settings().agent_session.clone();
         let session = had.map_or_else(|| workspace.make_session(own, recorded), Ok)?;
+        let process = process.cloned().flatten();
         self.remember(agent, id, &Known { workspace: workspace.id().clone(), session: session.clone(), process })?;
         all.so();
         Ok((workspace, session))
@@ -62,15 +63,15 @@ impl Engine {
         &self,
         agent: &str,
         id: &str,
-        process: Option<&Holder>,
+        process: Option<&Option<Holder>>,
     ) -> Result<Option<(Workspace, SessionName)>> {
         let Some(mut known) = self.known(agent, id)? else { return Ok(None) };
         let Some(workspace) = self.workspace_by_id(&known.workspace)? else { return Ok(None) };
         if !session::folder(&workspace.folder(), &known.session).is_dir() {
             return Ok(None);
         }
-        if process.is_some() && known.process.as_ref() != process {
-            known.process = process.cloned();
+        if let Some(process) = process.filter(|process| known.process != **process) {
+            known.process.clone_from(process);
             self.remember(agent, id, &known)?;
         }
         Ok(Some((workspace, known.session)))

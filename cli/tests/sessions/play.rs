@@ -177,6 +177,11 @@ impl<'w> Play<'w> {
         self.hook(json!({"hook_event_name": "Stop", "stop_hook_active": false}));
     }
 
+    /// The agent ends its session.
+    pub(crate) fn end(&mut self) {
+        self.hook(json!({"hook_event_name": "SessionEnd", "reason": "other"}));
+    }
+
     fn message(&mut self, role: &str, content: &Value) {
         let uuid = format!("00000000-0000-4000-8000-{:012}", self.lines);
         let line = json!({

@@ -352,3 +352,40 @@ fn an_agents_session_is_guarded_also_when_its_conversation_begins_anew() {
         assert_eq!(ran.code, 4, "{words:?}: {ran:?}");
     }
 }
+
+/// The process that called last may serve other sessions, or the agent's next one.
+#[test]
+fn an_agent_that_ended_its_session_does_not_run_with_it() {
+    let world = World::new();
+    let mut play = played(&world, Form::Claude);
+    let notes = |play: &Play<'_>| play.json("rewind", &["agent", "rewind"])["rewind"]["notes"].to_string();
+    play.end();
+    play.settle();
+    let ended = notes(&play);
+    assert!(!ended.contains("still runs"), "{ended}");
+    // From here on it goes on with what was left.
+    play.turn("once more", |_| ());
+    play.settle();
+    let runs = notes(&play);
+    assert!(runs.contains("still runs"), "{runs}");
+}
+
+#[test]
+fn it_names_the_other_agents_that_it_takes_files_from() {
+    let world = World::new();
+    let play = played(&world, Form::Claude);
+    let notes = |words: &[&str]| play.json("rewind", words)["rewind"]["notes"].to_string();
+    let others = "their agents do not know: ";
+    let alone = notes(&["agent", "rewind"]);
+    assert!(!alone.contains(others), "{alone}");
+    let mut other = Play::begin_as(&world, Form::Claude, "7d1c7c5e-2a1f-4c57-9c3e-0a2f4b6d8e10");
+    other.turn("beside it", |world| put(world, "b", "1"));
+    other.settle();
+    let session = other.moments().last().unwrap()["session"].as_str().unwrap().to_owned();
+    let first = play.of_kind("prompt")[0].clone();
+    let with = notes(&["agent", "rewind", &first]);
+    assert!(with.contains(&format!("{others}{session}")), "{with}");
+    // Whose conversation alone goes back takes nothing from anybody.
+    let conversation = notes(&["agent", "rewind", &first, "--conversation"]);
+    assert!(!conversation.contains(others), "{conversation}");
+}

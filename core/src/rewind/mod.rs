@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::conversation::{Bearer, ConversationReport, FromRecord, Rebuilt, Seat, Start};
 use crate::ids::SessionName;
 use crate::lock::Holder;
-use crate::moments::MomentKind;
+use crate::moments::{Moment, MomentKind};
 use crate::open::absolute;
 use crate::restore::{RestoreOptions, RestoreReport};
 use crate::session::{self, AgentSession, ResumeMethod};
@@ -125,8 +125,9 @@ impl Workspace {
         if options.files {
             self.usable(&start.snapshot).map_err(|error| self.offer(&state, &start.snapshot, &error, again))?;
         }
-        let running = || self.still_running(&state, &start).filter(|_| options.conversation);
-        if let Some(agent) = running().filter(|_| options.run) {
+        // Before the session goes on, which then has not ended.
+        let running = self.still_running(&state, &start).filter(|_| options.conversation);
+        if let Some(agent) = running.as_ref().filter(|_| options.run) {
             let message = format!("the agent still runs (process {}): two would work in the same files", agent.pid);
             let hint = format!("end process {} first, or leave `--run` away", agent.pid);
             return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(hint));
@@ -173,10 +174,17 @@ impl Workspace {
             let _ = rebuilt.keep(self);
         }
         let mut notes = start.notes.clone();
-        if let Some(agent) = running() {
+        if let Some(agent) = running.filter(Holder::alive) {
             notes.push(format!(
                 "the agent still runs (process {}), with the whole conversation: end it before another one is started",
                 agent.pid
+            ));
+        }
+        let others = if options.files { self.others_since(&state, &start.moment) } else { Vec::new() };
+        if !others.is_empty() {
+            notes.push(format!(
+                "what others did since has gone back as well, and their agents do not know: {}",
+                others.iter().map(SessionName::as_str).collect::<Vec<_>>().join(", ")
             ));
         }
         let from = start.record();
@@ -192,7 +200,18 @@ impl Workspace {
             _ => None,
         });
         let known = |agent: &AgentSession| self.engine.known(&agent.name, &agent.id).ok()??.process;
-        start.agent.iter().chain(left).filter_map(known).find(Holder::alive)
+        // One that said that it ended may go on with others.
+        let record = session::load(&self.folder(), &start.moment.session).ok().flatten();
+        let ended = record.is_some_and(|record| record.ended.is_some());
+        start.agent.iter().filter(|_| !ended).chain(left).filter_map(known).find(Holder::alive)
+    }
+
+    /// The other sessions whose agents have not ended, and have come further since than the moment.
+    fn others_since(&self, state: &State, moment: &Moment) -> Vec<SessionName> {
+        let records = session::list(&self.folder()).unwrap_or_default().into_iter();
+        let goes_on = records.filter(|record| record.agent.is_some() && record.ended.is_none());
+        let later = |name: &SessionName| state.moments.iter().any(|at| at.session == *name && at.seq > moment.seq);
+        goes_on.map(|record| record.name).filter(|name| *name != moment.session && later(name)).collect()
     }
 
     fn cut_in_place(&self, state: &State, start: &Start, options: &RewindOptions) -> Result<Rebuilt> {

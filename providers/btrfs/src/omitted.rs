@@ -22,33 +22,53 @@ use crate::sys;
 /// workspace's owner may not read: who has the helper take a snapshot is told of it.
 pub(crate) fn omitted(workspace: &Dir, source: &Subvolume, store: &Dir) -> Result<Vec<Omission>> {
     let found = Mounts::read()?.below(workspace);
-    let nested = sys::nested(workspace)
-        .map_err(|errno| failed(format!("cannot look for what is nested in {}", source.path.display()), errno))?;
-    let nested = nested.chunks(AT_ONCE).flat_map(|some| nested_paths(workspace, some)).filter_map(|path| {
-        let path = match path {
-            Ok(path) => path,
-            // Elsewhere in the subvolume, hidden, or taken away just now.
-            Err(Errno::ACCESS | Errno::NOENT) => return None,
-            Err(errno) => return Some(Err(failed("cannot look for nested subvolumes", errno))),
-        };
-        let path = RelPath::new(path).ok().filter(|path| !path.is_root())?;
+    let nested = nested(workspace, source, paths_as_owner)?.map(|path| {
+        let path = path?;
         let (reason, detail) = if is_own(workspace, &path, store) {
             (OmitReason::OwnState, "snapshots of its own")
         } else {
             (OmitReason::OtherFilesystem, "a subvolume of its own")
         };
-        Some(Ok(Omission { path, reason, detail: Some(detail.to_owned()) }))
+        Ok(Omission { path, reason, detail: Some(detail.to_owned()) })
     });
     gathered(found, nested, record::MAX)
+}
+
+/// A subvolume that is nested in the workspace, if this process can see one by all rights that it has.
+pub(crate) fn first_nested(workspace: &Dir, source: &Subvolume) -> Result<Option<RelPath>> {
+    nested(workspace, source, paths)?.next().transpose()
 }
 
 /// So many paths are asked for with the rights of the workspace's owner at a time: to take these on costs more than to ask.
 const AT_ONCE: usize = 256;
 
-/// The paths of some nested subvolumes, as the workspace's owner may have them.
-fn nested_paths(workspace: &Dir, some: &[(u64, u64)]) -> Vec<Result<Vec<u8>, Errno>> {
-    let ask = || some.iter().map(|&one| sys::nested_path(workspace, one)).collect();
-    as_owner(workspace, ask).unwrap_or_else(|| vec![Err(Errno::PERM)])
+type Paths = Vec<Result<Vec<u8>, Errno>>;
+
+/// The paths of nested subvolumes, as `ask` gives those of some.
+fn nested(
+    workspace: &Dir,
+    source: &Subvolume,
+    ask: fn(&Dir, &[(u64, u64)]) -> Paths,
+) -> Result<impl Iterator<Item = Result<RelPath>>> {
+    let all = sys::nested(workspace)
+        .map_err(|errno| failed(format!("cannot look for what is nested in {}", source.path.display()), errno))?;
+    let all: Vec<_> = all.chunks(AT_ONCE).map(<[_]>::to_vec).collect();
+    Ok(all.into_iter().flat_map(move |some| ask(workspace, &some)).filter_map(|path| match path {
+        Ok(path) => RelPath::new(path).ok().filter(|path| !path.is_root()).map(Ok),
+        // Elsewhere in the subvolume, hidden, or taken away just now.
+        Err(Errno::ACCESS | Errno::NOENT) => None,
+        Err(errno) => Some(Err(failed("cannot look for nested subvolumes", errno))),
+    }))
+}
+
+/// The paths of some nested subvolumes.
+fn paths(workspace: &Dir, some: &[(u64, u64)]) -> Paths {
+    some.iter().map(|&one| sys::nested_path(workspace, one)).collect()
+}
+
+/// The same, as the workspace's owner may have them.
+fn paths_as_owner(workspace: &Dir, some: &[(u64, u64)]) -> Paths {
+    as_owner(workspace, || paths(workspace, some)).unwrap_or_else(|| vec![Err(Errno::PERM)])
 }
 
 /// The topmost of all that was found and of `more`, unless their texts alone are longer than `most` bytes: then no more are asked for.

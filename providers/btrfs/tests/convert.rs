@@ -139,6 +139,35 @@ fn what_cannot_be_one_is_refused() {
 }
 
 #[test]
+fn a_subvolume_inside_stays_whoever_may_see_it_and_whenever_it_came() {
+    let Some(disk) = Disk::new("btrfs", 400, "") else { return };
+    // Root converts what is somebody else's, who may not read all of it.
+    let bench = Bench::in_folder(disk.at());
+    bench.write("private/sub/f", "x");
+    subvolume(&bench.work("private/sub/nested"));
+    bench.write("private/sub/nested/inner", "inner");
+    std::os::unix::fs::chown(bench.workspace.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    fs::set_permissions(bench.work("private"), fs::Permissions::from_mode(0o700)).unwrap();
+    let error = bench.convert_watched(|stage| panic!("{stage}")).unwrap_err();
+    assert!(error.kind == ErrorKind::FailedPrecondition && error.message.contains("private/sub/nested"), "{error:?}");
+    // Made when it was looked for already. Its files have numbers that others have.
+    let bench = Bench::in_folder(&disk.at().join("second"));
+    bench.write("a", "outer");
+    fs::hard_link(bench.work("a"), bench.work("b")).unwrap();
+    let refused = bench.convert_watched(|stage| {
+        if stage == "copying" {
+            subvolume(&bench.work("nested"));
+            bench.write("nested/inner", "inner");
+        }
+    });
+    let error = refused.unwrap_err();
+    assert!(error.kind == ErrorKind::FailedPrecondition && error.hint.is_some(), "{error:?}");
+    assert_eq!(fs::read_to_string(bench.work("nested/inner")).unwrap(), "inner");
+    assert_eq!(fs::metadata(bench.work("nested")).unwrap().ino(), 256);
+    assert_eq!(fs::read_dir(disk.at().join("second")).unwrap().count(), 3);
+}
+
+#[test]
 fn whatever_was_cut_short_is_cleared_up() {
     let Some(disk) = Disk::new("btrfs", 300, "") else { return };
     let bench = Bench::in_folder(disk.at());

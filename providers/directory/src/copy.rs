@@ -3,6 +3,8 @@
 //!
 //! What it is may change hands while it is copied, and root may copy what belongs to others: owner, bits and contents of each entry come
 //! from one open descriptor, of which they did not change in between, and nobody else can come to the copy before all that is done.
+//!
+//! It is of one filesystem: inode numbers tell files apart only there, and what is on another one has its own way of coming along.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -63,6 +65,7 @@ impl<'a> Copier<'a> {
         let top = look(from, b"").map_err(|errno| self.cannot(&path, errno))?;
         self.state.set_top(&top);
         self.refuse_locked(&top, &path)?;
+        let place = |stat: &Statx| (stat.stx_dev_major, stat.stx_dev_minor, stat.stx_mnt_id);
         self.flags(from, self.top, &path);
         let way = |dir| Way::new(dir).map_err(|errno| failed("cannot look at the workspace", errno));
         let (mut old, mut new) = (way(from)?, way(self.top)?);
@@ -85,6 +88,11 @@ impl<'a> Copier<'a> {
             }
             path = path.join(&name)?;
             let stat = look(old.at(), &name).map_err(|errno| self.cannot(&path, errno))?;
+            if place(&stat) != place(&top) {
+                let message = format!("{path} is a filesystem or subvolume of its own, which would have to come along");
+                return Err(Error::new(ErrorKind::FailedPrecondition, message)
+                    .with_hint("move it out of there, or unmount it, then repeat"));
+            }
             self.state.add(&stat);
             self.refuse_locked(&stat, &path)?;
             between(Point::Looked);

@@ -160,8 +160,9 @@ fn refuse_boundaries(workspace: &Dir, source: &Subvolume, store: &Dir, shown: &s
         let message = format!("{} is mounted inside of {shown}", inside.path);
         return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("unmount it, then repeat"));
     }
-    if let Some(nested) = omitted::omitted(workspace, source, store)?.first() {
-        let message = format!("{} in {shown} is a subvolume, which would have to be moved", nested.path);
+    // With this process's own rights, with which it is copied and removed: root also finds what the workspace's owner may not read.
+    if let Some(nested) = omitted::first_nested(workspace, source)? {
+        let message = format!("{nested} in {shown} is a subvolume, which would have to be moved");
         return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("move it out of there, then repeat"));
     }
     let key = look(workspace, b"").map_err(|errno| failed("cannot look at the workspace", errno))?;

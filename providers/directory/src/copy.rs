@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ah_plugin_api::{Context, Error, ErrorKind, RelPath, Result, text};
 use rustix::fs::{
@@ -23,6 +24,9 @@ use crate::{State, Way, failed, holders, look, names, open_beneath};
 /// What is set at files by chattr(1) and can be taken over. Compression is an extended attribute, too.
 const FLAGS: IFlags =
     IFlags::NOCOW.union(IFlags::NOATIME).union(IFlags::NODUMP).union(IFlags::SYNC).union(IFlags::DIRSYNC);
+
+/// Longer than the steps of the clock that change times are taken from.
+pub const TICK: Duration = Duration::from_millis(20);
 
 /// Makes the copy.
 pub struct Copier<'a> {
@@ -65,6 +69,7 @@ impl<'a> Copier<'a> {
         let top = look(from, b"").map_err(|errno| self.cannot(&path, errno))?;
         self.state.set_top(&top);
         self.refuse_locked(&top, &path)?;
+        let_pass(&top);
         let place = |stat: &Statx| (stat.stx_dev_major, stat.stx_dev_minor, stat.stx_mnt_id);
         self.flags(from, self.top, &path);
         let way = |dir| Way::new(dir).map_err(|errno| failed("cannot look at the workspace", errno));
@@ -95,6 +100,7 @@ impl<'a> Copier<'a> {
             }
             self.state.add(&stat);
             self.refuse_locked(&stat, &path)?;
+            let_pass(&stat);
             between(Point::Looked);
             if FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory {
                 let (below, copy) = self.enter(old.at(), new.at(), &name, &path, &stat)?;
@@ -463,6 +469,17 @@ fn is_object(path: &RelPath) -> bool {
 pub fn changed() -> Error {
     Error::new(ErrorKind::Busy, "files in the workspace were changed while it was converted")
         .with_hint("end what writes there, then repeat")
+}
+
+/// Waits until a change of what looks like this would show: within one step of the clock it has the time that this one has (kernels before
+/// 6.13, and some filesystems after). One wait is enough for all that was changed before it.
+fn let_pass(stat: &Statx) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let changed = stat.stx_ctime;
+    let changed = Duration::new(changed.tv_sec.try_into().unwrap_or_default(), changed.tv_nsec);
+    if now.abs_diff(changed) < TICK {
+        std::thread::sleep(TICK);
+    }
 }
 
 fn count(counter: &mut Option<(u64, RelPath)>, path: &RelPath) {

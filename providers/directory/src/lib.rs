@@ -39,7 +39,7 @@ mod way;
 pub use beneath::open_beneath;
 pub use climb::{Climbed, climb, climb_by_other_mounts, path_of};
 pub use compare::{Comparison, Side, Touched};
-pub use copy::{Copier, changed};
+pub use copy::{Copier, TICK, changed};
 pub use entry::{MASK, entry_of, failed, look, mount_of, names};
 pub use mounts::{KeptMounts, Mount, Mounts, boot_id, has_capability, in_first_user_namespace};
 pub use percent::unescape;

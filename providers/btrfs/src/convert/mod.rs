@@ -18,10 +18,9 @@
 mod note;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
 
 use ah_plugin_api::{Context, Converted, Dir, Error, ErrorKind, Result};
-use ah_provider_directory::{Copier, Mounts, State, changed, failed, holders, look, mount_of, names, path_of};
+use ah_provider_directory::{Copier, Mounts, State, TICK, changed, failed, holders, look, mount_of, names, path_of};
 use rustix::fs::{Mode, OFlags, RenameFlags, Statx};
 use rustix::io::Errno;
 
@@ -36,9 +35,6 @@ const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::
 
 /// What the new subvolume's name, and then the old directory's, begins with.
 const PREFIX: &str = ".ah-convert-";
-
-/// Longer than the steps of the clock that change times are taken from.
-const TICK: Duration = Duration::from_millis(20);
 
 /// Answers [`ah_plugin_api::Provider::convert`].
 pub(crate) fn convert(store: &Dir, workspace: &Dir, cx: &Context<'_>) -> Result<Converted> {

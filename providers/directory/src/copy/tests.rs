@@ -97,3 +97,24 @@ fn a_tree_deeper_than_there_are_descriptors_is_copied() {
         assert_eq!(count(&dir), 0);
     }
 }
+
+/// A kernel may take the times of changes from a clock with steps: what is changed within the same one does not show.
+#[test]
+fn what_was_just_written_is_copied_when_a_change_of_it_shows() {
+    let dir = tempfile::tempdir().unwrap();
+    for which in 0..5 {
+        let from = dir.path().join(format!("from{which}"));
+        fs::create_dir(&from).unwrap();
+        fs::write(from.join("f"), "x").unwrap();
+        let places = [from.clone(), from.join("f")];
+        copy(&from, &dir.path().join(format!("to{which}")), move |_| {
+            for place in &places {
+                let meta = fs::metadata(place).unwrap();
+                let changed = std::time::UNIX_EPOCH
+                    + std::time::Duration::new(meta.ctime().unsigned_abs(), meta.ctime_nsec().try_into().unwrap());
+                assert!(changed.elapsed().unwrap() >= std::time::Duration::from_millis(20), "{place:?}");
+            }
+        })
+        .unwrap();
+    }
+}

@@ -15,6 +15,7 @@ use crate::output::text;
 #[command(after_help = "\
 On Btrfs it makes the workspace's directory a subvolume: snapshots then cost milliseconds, hold nothing else, and need no root. \
 Contents, owners, permissions and times stay; nothing is copied but names, as files share their data. \
+Snapshots and backups that others make of the subvolume around it do not have it from then on: have them made of it too. \
 Mount the filesystem with user_subvol_rm_allowed first: without it only root can remove such snapshots, and another provider goes on serving.
 
 \

@@ -80,6 +80,14 @@ pub(crate) fn convert(store: &Dir, workspace: &Dir, cx: &Context<'_>) -> Result<
     let about =
         "is a subvolume of its own now, and another directory: programs that were in it have to be started anew";
     notes.insert(0, format!("{shown} {about}"));
+    notes.insert(
+        1,
+        format!(
+            "snapshots and backups that other programs make of the subvolume {} do not hold it from now on: \
+             have them made of it too",
+            source.path.display()
+        ),
+    );
     // It is done whatever comes now; what cannot be removed, `reclaim` tries again.
     let marked = note.looked();
     let is_it = |dir: &OwnedFd| look(dir, b"").is_ok_and(|stat| same(&stat, &old.stat));

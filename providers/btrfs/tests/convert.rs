@@ -206,7 +206,6 @@ fn whatever_was_cut_short_is_cleared_up() {
         std::thread::sleep(std::time::Duration::from_millis(20));
         subvolume(&disk.at().join("copy"));
         let mut text = start(&above, &former(&temp_at)) + &copy(&disk.at().join("copy")) + "\0";
-        run("btrfs", &["subvolume", "delete", disk.at().join("copy").to_str().unwrap()]);
         if looked {
             text += "looked\0";
         }
@@ -222,13 +221,37 @@ fn whatever_was_cut_short_is_cleared_up() {
             assert_eq!((temp_at.exists(), note.exists()), (there, there), "{looked} {changed} {actions:?}");
             assert!(!there || actions[0].contains(&temp), "{actions:?}");
         }
+        run("btrfs", &["subvolume", "delete", disk.at().join("copy").to_str().unwrap()]);
     }
     fs::remove_dir_all(&temp_at).unwrap();
     bench.reclaim();
     assert!(!note.exists());
+    // What took its place went back to what it was, or was moved away: then this may be all that there is.
+    for looked in ["looked\0", ""] {
+        fs::create_dir(&temp_at).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        subvolume(&disk.at().join("copy"));
+        fs::write(&note, start(&above, &former(&temp_at)) + &copy(&disk.at().join("copy")) + "\0" + looked).unwrap();
+        fs::rename(disk.at().join("copy"), disk.at().join("store/away")).unwrap();
+        subvolume(&disk.at().join("copy"));
+        for _ in 0..2 {
+            let actions = bench.reclaim().actions;
+            assert!(actions.len() == 1 && actions[0].contains(&temp), "{actions:?}");
+            assert!(temp_at.exists() && note.exists());
+        }
+        // Under another name beside it, it is there.
+        fs::rename(disk.at().join("store/away"), disk.at().join("renamed")).unwrap();
+        assert_eq!(bench.reclaim().actions.len(), 1);
+        assert!(!temp_at.exists() && !note.exists());
+        for name in ["copy", "renamed"] {
+            run("btrfs", &["subvolume", "delete", disk.at().join(name).to_str().unwrap()]);
+        }
+    }
     // Another directory at that path is not the one meant.
     fs::create_dir(&temp_at).unwrap();
-    let text = start("1.2.3", &former(&temp_at)) + "0 1.2\0looked\0";
+    let there = disk.at().join("copy");
+    subvolume(&there);
+    let text = start("1.2.3", &former(&temp_at)) + &copy(&there) + "\0looked\0";
     fs::write(&note, &text).unwrap();
     bench.reclaim();
     assert!(temp_at.exists() && note.exists());

@@ -203,6 +203,20 @@ impl Said {
         Ok(if is_it { Found::Former } else { Found::Other })
     }
 
+    /// Whether the copy is where it took the former directory's place, whatever it is called by now.
+    fn is_copy_in(&self, above: &Dir) -> Result<bool, Errno> {
+        let Some(copy) = self.copy.as_deref().and_then(|copy| copy.split(' ').next()) else { return Ok(false) };
+        let is_it = |name: &Vec<u8>| {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            // Opened only where it can be one: a look at another one may wake an automount.
+            look(above, name).is_ok_and(|stat| is_root(&stat))
+                && rustix::fs::openat(above, name.as_slice(), flags, Mode::empty())
+                    .and_then(sys::info)
+                    .is_ok_and(|info| hex(&info.uuid) == copy)
+        };
+        Ok(names(above.as_fd())?.iter().any(is_it))
+    }
+
     /// Whether nobody did anything in the former directory since the copy was begun: nothing in it has changed since that was made.
     fn is_former_untouched(&self, dir: &OwnedFd, cx: &Context<'_>) -> Result<bool> {
         let Some(made) = self.copy.as_deref().and_then(made_of) else { return Ok(false) };
@@ -256,7 +270,7 @@ enum Found {
 /// Takes away what conversions left that did not come to their end; says what was done.
 ///
 /// Before the exchange, and where it was taken back, that is the copy, after it the former directory. That the exchange is on disk is seen to
-/// first. A former directory that somebody changed after it was copied, a copy that somebody used while it was in the workspace's place, and
+/// first. A former directory that somebody changed after it was copied, or whose copy is not beside it any more, a copy that somebody used while it was in the workspace's place, and
 /// anything that is neither of the two, stay.
 pub(crate) fn reclaim(store: &Dir, cx: &Context<'_>) -> Result<Vec<String>> {
     let mut actions = Vec::new();
@@ -308,6 +322,20 @@ fn settle(said: &Said, actions: &mut Vec<String>, cx: &Context<'_>) -> Result<bo
                 "kept {}, which was in the workspace's place for a moment while it was converted: files in it were changed \
                  there, or are in use; take over what is missing in the workspace, then remove it",
                 shown.display()
+            ));
+            return Ok(false);
+        }
+        // In a snapshot of what is above, which somebody has gone back to, it may be all that there is.
+        Found::Former
+            if !said
+                .is_copy_in(&above)
+                .map_err(|errno| failed(format!("cannot look into {}", said.path.display()), errno))? =>
+        {
+            actions.push(format!(
+                "kept {}, the former directory of a conversion: the subvolume that took its place is not in {} any more; \
+                 if it is elsewhere, whole, remove this one, else move it to where it was",
+                shown.display(),
+                said.path.display()
             ));
             return Ok(false);
         }

@@ -155,7 +155,7 @@ impl Workspace {
     /// Refuses while a workspace inside of this one is mounted, or should be: it would be taken along without what is in it.
     fn refuse_mounted_within(&self) -> Result<()> {
         let is_within = |record: &WorkspaceRecord| {
-            record.mounted_by.is_some() && record.id != self.id && record.path.starts_with(&self.root)
+            record.id != self.id && record.path.starts_with(&self.root) && record.is_mounted()
         };
         match Index::load(self.engine.home())?.0.workspaces.into_iter().find(is_within) {
             None => Ok(()),

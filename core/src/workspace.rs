@@ -339,7 +339,7 @@ impl Workspace {
             policy.own_state.push(RelPath::new(own.as_os_str().as_bytes())?);
         }
         for (own, record) in self.inside()? {
-            let is_mounted = record.mounted_by.is_some();
+            let is_mounted = record.is_mounted();
             let behind = record.place_behind().filter(|path| is_mounted || is_there(path));
             let inside = |path: &Path| RelPath::new(path.strip_prefix(&self.root).ok()?.as_os_str().as_bytes()).ok();
             policy.own_state.extend(is_mounted.then_some(own));

@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 use ah_plugin_api::{BEHIND, ProviderName, Result, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use crate::attend::is_place;
 use crate::home::Home;
 use crate::ids::{BranchId, WorkspaceId};
+use crate::mounts;
 use crate::registry::Identity;
 use crate::text;
 use crate::versioned::{Doc, Versioned};
@@ -49,6 +51,14 @@ pub(crate) struct WorkspaceRecord {
 }
 
 impl WorkspaceRecord {
+    /// Whether a provider mounts its directory, if only once its process is started again. `convert` writes down that one does before that is
+    /// so: killed then, or with a provider that mounts nothing, there is nothing mounted, nothing behind it and nothing that stands in for it.
+    pub(crate) fn is_mounted(&self) -> bool {
+        let is_behind = |path: PathBuf| path.symlink_metadata().is_ok_and(|there| there.is_dir());
+        self.mounted_by.is_some()
+            && (self.place_behind().is_some_and(is_behind) || mounts::at(&self.path).0 > 0 || is_place(&self.path))
+    }
+
     /// The directory that a provider reads which mounts the workspace in its place; none if none does.
     pub(crate) fn behind(&self) -> Option<PathBuf> {
         self.mounted_by.as_ref()?;

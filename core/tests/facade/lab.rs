@@ -77,6 +77,8 @@ pub(crate) struct Fake {
     pub(crate) damaged: Arc<Mutex<Option<Reference>>>,
     /// Whether the next snapshots have no tree by which equal ones are told.
     pub(crate) treeless: Arc<AtomicBool>,
+    /// Whether it dies of being asked to convert, before anything was done.
+    pub(crate) converts_die: Arc<AtomicBool>,
     /// What it says of the branches that it makes.
     pub(crate) of_clones: Lie<WritableClone>,
     /// What it says of the views that it makes.
@@ -116,6 +118,7 @@ impl Fake {
             on_usage: Arc::default(),
             damaged: Arc::default(),
             treeless: Arc::default(),
+            converts_die: Arc::default(),
             of_clones: Arc::default(),
             of_views: Arc::default(),
             of_reclaims: Arc::default(),
@@ -263,6 +266,7 @@ impl Provider for Fake {
 
     /// Puts a copy of the directory in its place.
     fn convert(&self, place: &Place<'_>, _: &ConvertRequest, _: &Context<'_>) -> Result<Converted> {
+        assert!(!self.converts_die.load(Ordering::Relaxed), "made to die");
         let path = place.need_workspace()?.path();
         let (new, old) = (path.with_extension("new"), path.with_extension("old"));
         assert!(std::process::Command::new("cp").arg("-a").args([path, &new]).status().unwrap().success());

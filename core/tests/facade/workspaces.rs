@@ -3,10 +3,11 @@ use ah_core::{
     Access, Engine, ErrorKind, EventBody, GcOptions, NoticeKind, RestoreOptions, SnapshotFilter, SnapshotOptions,
     TimelineFilter, WorkspaceChange,
 };
-use ah_plugin_api::Probe;
+use ah_plugin_api::{Probe, RelPath};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 fn id(engine: &Engine, path: &Path) -> String {
     engine.workspace(path, Access::Create).unwrap().id().to_string()
@@ -513,6 +514,37 @@ fn a_converted_workspace_goes_on_with_its_history() {
     assert_eq!(changes, [WorkspaceChange::Converted]);
     let report = lab.open().restore(before.id.as_str(), &RestoreOptions::default());
     assert!(report.is_ok(), "{report:?}");
+}
+
+/// By whom it would be mounted is written down before that, also where nothing is mounted in the end.
+#[test]
+fn a_conversion_that_was_killed_is_none() {
+    let lab = Lab::new();
+    let inner = lab.path().join("inner");
+    write(&inner.join(".git/HEAD"), "ref: refs/heads/main\n");
+    write(&inner.join("f"), "x");
+    lab.write("a", "1");
+    let convertible = Probe {
+        usable: true,
+        reason: "a part of something larger".into(),
+        remedy: None,
+        modes: [].into(),
+        can_delete: true,
+        convertible: Some("snapshots hold too much".into()),
+    };
+    *lab.fake.probe.lock().unwrap() = Some(convertible);
+    let open = || lab.engine().workspace(&inner, Access::Create).unwrap();
+    let record = lab.settings.home.join("workspaces").join(open().id().as_str()).join("workspace.json");
+    lab.fake.converts_die.store(true, Ordering::Relaxed);
+    let workspace = open();
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| workspace.convert())).unwrap_err();
+    lab.fake.converts_die.store(false, Ordering::Relaxed);
+    drop(workspace);
+    assert!(fs::read_to_string(&record).unwrap().contains("mounted_by"));
+    // What is around it goes on having it.
+    let taken = lab.open().snapshot(&SnapshotOptions::default()).unwrap();
+    assert_eq!(lab.open().versions(&RelPath::new("inner/f").unwrap()).unwrap().len(), 1, "{taken:?}");
+    assert!(lab.open().convert().unwrap().changed);
 }
 
 #[test]

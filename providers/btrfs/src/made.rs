@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::depot::{self, Depot, hex, is_here, unique};
-use crate::remove;
+use crate::remove::{self, Mounted};
 use crate::shelf::Shelf;
 use crate::subvolume::{Removal, is_root};
 use crate::sys::{self, Uuid};
@@ -166,7 +166,9 @@ pub(crate) fn make(place: &Place<'_>, request: &CloneRequest, cx: &Context<'_>) 
         Err(error) => {
             // Should that fail too, `reclaim` finds it; the error at hand is the one to tell. Also when it was cancelled: nobody else would.
             let quiet = Context::quiet();
-            let _ = take_away(shelf.depot(), folder.as_fd(), at, &quiet).and_then(|()| forget(made.as_fd(), &name));
+            let mounted = Mounted::default();
+            let _ = take_away(shelf.depot(), folder.as_fd(), at, &mounted, &quiet)
+                .and_then(|()| forget(made.as_fd(), &name));
             return Err(error);
         }
     };
@@ -218,20 +220,24 @@ fn place(depot: &Depot, target: &Dir, name: &str, record: &Clone) -> Result<Opti
 }
 
 /// Takes a clone away. What is gone already is success.
+///
+/// # Errors
+/// `Busy` if something is mounted in it.
 pub(crate) fn destroy(store: &Dir, target: &Dir, reference: &Reference, cx: &Context<'_>) -> Result<()> {
     let Some(depot) = Depot::find(store)? else { return Ok(()) };
     let Some(made) = depot.folder("made")? else { return Ok(()) };
     let name = reference.as_str();
     let Some(record) = read(made.as_fd(), name)? else { return Ok(()) };
     if let Some((folder, at)) = place(&depot, target, name, &record)? {
-        take_away(&depot, folder.as_fd(), &at, cx)?;
+        take_away(&depot, folder.as_fd(), &at, &Mounted::default(), cx)?;
     }
     forget(made.as_fd(), name)
 }
 
 /// At once where this user can; else it goes into the trash by one rename, and is emptied behind. On disk when this returns: once the caller
 /// has forgotten it, nobody would know it any more if a power cut brought it back.
-fn take_away(depot: &Depot, folder: BorrowedFd<'_>, name: &[u8], cx: &Context<'_>) -> Result<()> {
+fn take_away(depot: &Depot, folder: BorrowedFd<'_>, name: &[u8], mounted: &Mounted, cx: &Context<'_>) -> Result<()> {
+    mounted.refuse_inside(folder, name)?;
     if Removal::on(folder) != Removal::Emptied || !put_aside(depot, folder, name)? {
         remove::subvolume(folder, name, cx)?;
     }
@@ -272,7 +278,13 @@ fn put_aside(depot: &Depot, folder: BorrowedFd<'_>, name: &[u8]) -> Result<bool>
 
 /// Takes away clones with those names in `target` of which their caller never heard, and records of clones that were never made; says what was
 /// done.
-pub(crate) fn reclaim(depot: &Depot, target: &Dir, forgotten: &[FileName], cx: &Context<'_>) -> Result<Vec<String>> {
+pub(crate) fn reclaim(
+    depot: &Depot,
+    target: &Dir,
+    forgotten: &[FileName],
+    mounted: &Mounted,
+    cx: &Context<'_>,
+) -> Result<Vec<String>> {
     let Some(made) = depot.folder("made")? else { return Ok(Vec::new()) };
     let fail = |errno| failed("cannot look for clones", errno);
     let mut actions = Vec::new();
@@ -301,7 +313,7 @@ pub(crate) fn reclaim(depot: &Depot, target: &Dir, forgotten: &[FileName], cx: &
         let is_forgotten = forgotten.iter().any(|forgotten| forgotten.as_bytes() == record.name);
         match there {
             Some((folder, at)) if is_forgotten => {
-                take_away(depot, folder.as_fd(), &at, cx)?;
+                take_away(depot, folder.as_fd(), &at, mounted, cx)?;
                 forget(made.as_fd(), &name)?;
                 actions.push(format!("took away the clone {} that nobody asked for any more", shown.display()));
             }

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use crate::depot::Depot;
+use crate::remove::Mounted;
 use crate::shelf::Shelf;
 use crate::{convert, elsewhere, made, removal};
 
@@ -30,6 +31,7 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
             ));
         }
     }
+    let mounted = Mounted::default();
     let Some(depot) = Depot::find(place.store)? else {
         return converted.map(|_| Reclaimed { actions, ..Reclaimed::default() });
     };
@@ -40,7 +42,7 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
                 actions.push(format!("forgot {} that nobody asked for any more", counted(count, "view", "views")));
             }
         }
-        actions.extend(made::reclaim(&depot, target, &request.forgotten, cx)?);
+        actions.extend(made::reclaim(&depot, target, &request.forgotten, &mounted, cx)?);
     }
     if let Some(snapshots) = depot.folder("snapshots")? {
         let count = removal::clear_unfinished(snapshots.as_fd(), cx)?;
@@ -53,7 +55,7 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
     }
     let mut failed = None;
     if let Some(shelf) = Shelf::open(place.store)? {
-        match shelf.finish_removals(cx) {
+        match shelf.finish_removals(&mounted, cx) {
             Ok(0) => {}
             Ok(count) => actions.push(format!("finished the removal of {}", counted(count, "snapshot", "snapshots"))),
             Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),
@@ -61,7 +63,7 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
         }
     }
     if let Some(trash) = depot.folder("trash")? {
-        let (count, error) = empty(trash.as_fd(), request.auto, cx)?;
+        let (count, error) = empty(trash.as_fd(), request.auto, &mounted, cx)?;
         if count > 0 {
             actions.push(format!(
                 "gave back the space of {}",
@@ -97,7 +99,7 @@ fn held(depot: &Depot) -> Result<Vec<Reference>> {
 ///
 /// Whoever takes a snapshot meanwhile waits for one removal at most: the kernel does one or the other. And each commit has to carry what
 /// was removed before it, so there are pauses as long as the work between them.
-fn empty(trash: BorrowedFd<'_>, auto: bool, cx: &Context<'_>) -> Result<(u64, Option<Error>)> {
+fn empty(trash: BorrowedFd<'_>, auto: bool, mounted: &Mounted, cx: &Context<'_>) -> Result<(u64, Option<Error>)> {
     let names = names(trash).map_err(|errno| failed("cannot look into the trash", errno))?;
     let total = names.len() as u64;
     let pause = if auto { PAUSES.0 } else { PAUSES.1 };
@@ -106,7 +108,7 @@ fn empty(trash: BorrowedFd<'_>, auto: bool, cx: &Context<'_>) -> Result<(u64, Op
         cx.progress("removing", done, Some(total));
         cx.check_cancelled()?;
         let one = Instant::now();
-        match removal::discard(trash, name, cx) {
+        match removal::discard(trash, name, mounted, cx) {
             Ok(()) => count += 1,
             Err(error) => drop(first_error.get_or_insert(error)),
         }

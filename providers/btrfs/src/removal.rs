@@ -19,6 +19,7 @@ use crate::elsewhere::lock_within;
 use crate::record::Record;
 use crate::shelf::{Shelf, TREE, has_tree};
 use crate::{remove, sys};
+use remove::Mounted;
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
@@ -43,7 +44,7 @@ impl Shelf {
     /// Removes a snapshot: from now on it is not listed. Its space comes back behind.
     ///
     /// # Errors
-    /// `Busy` if it is shown; `ResourceExhausted` if there is no room even to write down that it goes.
+    /// `Busy` if it is shown, and on a full disk if something of it is mounted; `ResourceExhausted` if there is no room even to write down that it goes.
     pub(crate) fn remove(&self, reference: &Reference, cx: &Context<'_>) -> Result<()> {
         let Ok(id) = SnapshotId::new(reference.as_str()) else { return Ok(()) };
         let Some(folder) = self.hold_alone(&id)? else { return Ok(()) };
@@ -51,14 +52,16 @@ impl Shelf {
         tests::between(tests::Step::Looked);
         let fail = |errno| failed(format!("cannot remove the snapshot {id}"), errno);
         let trash = match self.depot.made_folder("trash") {
-            Err(error) if error.kind == ErrorKind::ResourceExhausted => return self.remove_in_place(&id, &folder, cx),
+            Err(error) if error.kind == ErrorKind::ResourceExhausted => {
+                return self.remove_in_place(&id, &folder, &Mounted::default(), cx);
+            }
             trash => trash?,
         };
         let name = format!("{id}.{}", unique()?);
         match rustix::fs::renameat(&self.snapshots, id.as_str(), &trash, &name) {
             // No more than that: removing a subvolume waits for each snapshot that somebody takes at that moment.
             Ok(()) => {}
-            Err(Errno::NOSPC | Errno::DQUOT) => return self.remove_in_place(&id, &folder, cx),
+            Err(Errno::NOSPC | Errno::DQUOT) => return self.remove_in_place(&id, &folder, &Mounted::default(), cx),
             Err(errno) => return Err(fail(errno)),
         }
         #[cfg(test)]
@@ -95,7 +98,8 @@ impl Shelf {
     }
 
     /// On a disk that is too full for a rename: what frees it has to work there. The folder is locked.
-    fn remove_in_place(&self, id: &SnapshotId, folder: &OwnedFd, cx: &Context<'_>) -> Result<()> {
+    fn remove_in_place(&self, id: &SnapshotId, folder: &OwnedFd, mounted: &Mounted, cx: &Context<'_>) -> Result<()> {
+        mounted.refuse(folder.as_fd(), TREE.as_bytes())?;
         // By one call it is there whole, or it is not. Else it is not whole from the first step on, and who ends in the middle leaves that.
         if !matches!(sys::destroy(folder, TREE.as_bytes()), Ok(()) | Err(Errno::NOENT)) {
             Record::strike(folder.as_fd()).map_err(|errno| {
@@ -107,13 +111,13 @@ impl Shelf {
                 }
                 error
             })?;
-            tree(folder.as_fd(), cx)?;
+            tree(folder.as_fd(), mounted, cx)?;
         }
         remove::entry(self.snapshots.as_fd(), id.as_str().as_bytes(), cx)
     }
 
     /// Goes on with removals that were cut short where the snapshot was; answers how many were finished here. The others are in the trash now.
-    pub(crate) fn finish_removals(&self, cx: &Context<'_>) -> Result<usize> {
+    pub(crate) fn finish_removals(&self, mounted: &Mounted, cx: &Context<'_>) -> Result<usize> {
         let fail = |errno| failed("cannot look for snapshots whose removal was cut short", errno);
         let mut count = 0;
         for id in ids(self.snapshots.as_fd()).map_err(fail)? {
@@ -129,7 +133,7 @@ impl Shelf {
                 matches!(rustix::fs::renameat(&self.snapshots, id.as_str(), &trash, &name), Ok(()) | Err(Errno::NOENT))
             });
             if !moved {
-                self.remove_in_place(&id, &folder, cx)?;
+                self.remove_in_place(&id, &folder, mounted, cx)?;
                 count += 1;
             }
         }
@@ -138,21 +142,22 @@ impl Shelf {
 }
 
 /// Takes a folder in the trash away, with its tree.
-pub(crate) fn discard(trash: BorrowedFd<'_>, name: &[u8], cx: &Context<'_>) -> Result<()> {
+pub(crate) fn discard(trash: BorrowedFd<'_>, name: &[u8], mounted: &Mounted, cx: &Context<'_>) -> Result<()> {
     let fail = |errno| failed("cannot clear the trash", errno);
     let folder = match rustix::fs::openat(trash, name, DIRECTORY, Mode::empty()) {
         Ok(folder) => folder,
         Err(Errno::NOENT) => return Ok(()),
         Err(errno) => return Err(fail(errno)),
     };
-    tree(folder.as_fd(), cx)?;
+    tree(folder.as_fd(), mounted, cx)?;
     drop(folder);
     remove::entry(trash, name, cx)
 }
 
 /// Takes a tree away; what is there of a copied depot is a directory.
-fn tree(folder: BorrowedFd<'_>, cx: &Context<'_>) -> Result<()> {
+fn tree(folder: BorrowedFd<'_>, mounted: &Mounted, cx: &Context<'_>) -> Result<()> {
     if has_tree(folder)? {
+        mounted.refuse(folder, TREE.as_bytes())?;
         remove::subvolume(folder, TREE.as_bytes(), cx)
     } else {
         remove::entry(folder, TREE.as_bytes(), cx)
@@ -265,7 +270,7 @@ mod tests {
                 let shelf = Shelf::open(&Dir::open(&depot).unwrap()).unwrap().unwrap();
                 let trash = shelf.depot.folder("trash").unwrap().unwrap();
                 for name in names(trash.as_fd()).unwrap() {
-                    discard(trash.as_fd(), &name, &Context::quiet()).unwrap();
+                    discard(trash.as_fd(), &name, &Mounted::default(), &Context::quiet()).unwrap();
                 }
             }
         })));
@@ -285,7 +290,7 @@ mod tests {
         let reference = Reference::new(id.as_str()).unwrap();
         // As where there is no room for more.
         let remove_in_place = |shelf: &Shelf| match shelf.hold_alone(&id)? {
-            Some(folder) => shelf.remove_in_place(&id, &folder, &Context::quiet()),
+            Some(folder) => shelf.remove_in_place(&id, &folder, &Mounted::default(), &Context::quiet()),
             None => Ok(()),
         };
         // Shown between the first look and the second.

@@ -1,8 +1,11 @@
-//! Removing subvolumes, by whichever way this process may.
+//! Removing subvolumes, by whichever way this process may. The kernel takes away without a word what is mounted in one, and empties what is
+//! mounted of it: [`Mounted`] is asked before.
 
+use std::cell::OnceCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ah_plugin_api::{Context, Error, ErrorKind, Result};
+use ah_provider_directory::holders::Tables;
 use ah_provider_directory::{Special, failed, look, open_beneath, open_to_remove, remove_contents, remove_entry};
 use rustix::fs::{AtFlags, Mode, OFlags, Statx};
 use rustix::io::Errno;
@@ -12,6 +15,35 @@ use crate::sys;
 
 /// Subvolumes nested deeper than that are not asked for, but found by walking.
 const DEEPEST: u32 = 64;
+
+/// What is mounted for whichever process, looked up when it is first asked for: one look for all that is removed in one go.
+#[derive(Debug, Default)]
+pub(crate) struct Mounted(OnceCell<Tables>);
+
+impl Mounted {
+    /// An error if something of the subvolume `name` in `parent`, or in it, is mounted anywhere.
+    ///
+    /// # Errors
+    /// `Busy`.
+    pub(crate) fn refuse(&self, parent: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
+        self.look(parent, name, true)
+    }
+
+    /// As [`Self::refuse`], but for mounts of it: who works in a clone by one (`exec`, say) is asked for before, and may be passed over.
+    ///
+    /// # Errors
+    /// `Busy`.
+    pub(crate) fn refuse_inside(&self, parent: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
+        self.look(parent, name, false)
+    }
+
+    fn look(&self, parent: BorrowedFd<'_>, name: &[u8], shown: bool) -> Result<()> {
+        if self.0.get().is_none() {
+            let _ = self.0.set(Tables::read()?);
+        }
+        self.0.get().map_or(Ok(()), |tables| tables.refuse(parent, name, shown))
+    }
+}
 
 /// Removes the subvolume `name` in `parent`, and those nested in it. What is gone already is success.
 ///

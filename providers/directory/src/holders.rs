@@ -8,7 +8,9 @@
 //! Nor does this process's own working directory: whoever asks for it from inside, by `-C`, knows what they do.
 
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -155,10 +157,73 @@ pub fn refuse_open_entry(dir: BorrowedFd<'_>, name: &[u8], stat: &Statx) -> Resu
     }
 }
 
+/// The mounts of all processes that can be seen. Read once: that costs a look at each of them.
+#[derive(Debug)]
+pub struct Tables {
+    own: Mounts,
+    /// Of those that have the same ones, one.
+    others: Vec<(Process, Mounts)>,
+}
+
+impl Tables {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// As [`Mounts::read`].
+    pub fn read() -> Result<Self> {
+        let own = Mounts::read()?;
+        let mut seen = HashSet::new();
+        let table = |process: Process| {
+            let table = std::fs::read(process.folder.join("mountinfo")).ok()?;
+            let mounts = Mounts::parse(&table);
+            seen.insert(table).then_some((process, mounts))
+        };
+        Ok(Self { own, others: Process::others().filter_map(table).collect() })
+    }
+
+    /// An error if the directory of that name in an open one has something mounted in it, for any process; with `shown` also if it is mounted
+    /// somewhere itself, in whole or in part.
+    ///
+    /// # Errors
+    /// `Busy`.
+    pub fn refuse(&self, parent: BorrowedFd<'_>, name: &[u8], shown: bool) -> Result<()> {
+        let path = path_of(parent);
+        let Some(mount) = self.own.of(parent) else { return Ok(()) };
+        let Ok(inside) = path.strip_prefix(&mount.point) else { return Ok(()) };
+        let (device, root) = (&mount.device, mount.root.join(inside).join(OsStr::from_bytes(name)));
+        let concerned = |table: &Mounts| {
+            // Those of its filesystem, and what is mounted on them: whatever that place is called there.
+            let of_it: Vec<_> = table.iter().filter(|mount| mount.device == *device).collect();
+            let covers = |mount: &Mount, on: &Mount| {
+                let at = mount.point.strip_prefix(&on.point).map(|at| on.root.join(at));
+                on.id == mount.parent && at.is_ok_and(|at| at.starts_with(&root))
+            };
+            let inside = || table.iter().find(|mount| of_it.iter().any(|on| covers(mount, on)));
+            let itself = of_it.iter().copied().find(|mount| shown && mount.root.starts_with(&root));
+            itself.or_else(inside).map(|mount| mount.point.clone())
+        };
+        let what = path.join(OsStr::from_bytes(name)).display().to_string();
+        if let Some(point) = concerned(&self.own) {
+            let message = format!("{what} is in use: something of it, or in it, is mounted at {}", point.display());
+            let hint = format!("umount {}; then repeat", text::shell(point.as_os_str()));
+            return Err(Error::new(ErrorKind::Busy, message).with_hint(hint));
+        }
+        let others = || self.others.iter().find_map(|(process, table)| Some((process, concerned(table)?)));
+        if let Some((process, point)) = others() {
+            let message = format!(
+                "{what} is in use: the process {process} has mounts of its own, one of which is of it, or in it: {}",
+                point.display()
+            );
+            return Err(Error::new(ErrorKind::Busy, message).with_hint("unmount it there, or end it, then repeat"));
+        }
+        Ok(())
+    }
+}
+
 /// An error if the directory is mounted elsewhere, or if something is mounted over it or in it for some process: that would go on in the
 /// former one, or in the new one.
 pub fn refuse_mounts(dir: BorrowedFd<'_>) -> Result<()> {
-    let own = Mounts::read()?;
+    let Tables { own, others } = Tables::read()?;
     let path = path_of(dir);
     let Some(mount) = own.of(dir) else { return Ok(()) };
     let Ok(inside) = path.strip_prefix(&mount.point) else { return Ok(()) };
@@ -167,13 +232,7 @@ pub fn refuse_mounts(dir: BorrowedFd<'_>) -> Result<()> {
         let message = format!("the workspace is mounted at {} too", found.point.display());
         return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("unmount it, then repeat"));
     }
-    let mut seen = HashSet::new();
-    for process in Process::others() {
-        let Ok(table) = std::fs::read(process.folder.join("mountinfo")) else { continue };
-        if seen.contains(&table) {
-            continue;
-        }
-        let theirs = Mounts::parse(&table);
+    for (process, theirs) in others {
         // Another namespace's paths say something only where its root is ours.
         let is_ours = top(&theirs) == place.top;
         let own_too = |mount: &Mount| own.iter().any(|own| own.id == mount.id);
@@ -185,7 +244,6 @@ pub fn refuse_mounts(dir: BorrowedFd<'_>) -> Result<()> {
             );
             return Err(Error::new(ErrorKind::Busy, message).with_hint("unmount it there, or end it, then repeat"));
         }
-        seen.insert(table);
     }
     Ok(())
 }

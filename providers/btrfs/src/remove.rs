@@ -10,7 +10,7 @@ use ah_provider_directory::{Special, failed, look, open_beneath, open_to_remove,
 use rustix::fs::{AtFlags, Mode, OFlags, Statx};
 use rustix::io::Errno;
 
-use crate::subvolume::is_root;
+use crate::subvolume::{Removal, is_root};
 use crate::sys;
 
 /// Subvolumes nested deeper than that are not asked for, but found by walking.
@@ -50,7 +50,7 @@ impl Mounted {
 /// By one call where this user may; else what is in it is removed file by file, which is as slow as it sounds.
 ///
 /// # Errors
-/// `Busy` if something is mounted in it, or it is being sent; `PermissionDenied`; `Cancelled`: calling it again goes on.
+/// `Busy` if the kernel keeps it: the default subvolume, and what is being sent; `PermissionDenied`; `Cancelled`: calling it again goes on.
 pub(crate) fn subvolume(parent: BorrowedFd<'_>, name: &[u8], cx: &Context<'_>) -> Result<()> {
     nested(parent, name, 0, cx)
 }
@@ -58,24 +58,33 @@ pub(crate) fn subvolume(parent: BorrowedFd<'_>, name: &[u8], cx: &Context<'_>) -
 fn nested(parent: BorrowedFd<'_>, name: &[u8], depth: u32, cx: &Context<'_>) -> Result<()> {
     cx.check_cancelled()?;
     let shown = String::from_utf8_lossy(name).into_owned();
-    let fail = |errno| match errno {
-        Errno::BUSY => {
-            Error::new(ErrorKind::Busy, format!("the subvolume {shown} is in use: something is mounted in it"))
-        }
-        errno => failed(format!("cannot remove the subvolume {shown}"), errno),
+    let fail = |errno| failed(format!("cannot remove the subvolume {shown}"), errno);
+    let kept = || {
+        let message = format!(
+            "the kernel keeps the subvolume {shown}: it is the default one, is being sent, is immutable, or has a swap file in use"
+        );
+        Error::new(ErrorKind::Busy, message).with_hint(
+            "end what sends it or swaps to it; another default one: btrfs subvolume set-default 5 MOUNTPOINT; then repeat",
+        )
     };
+    // Who may remove one by one call is told so of nothing else, and is not to empty it instead.
+    let is_kept = |errno| errno == Errno::PERM && Removal::on(parent) != Removal::Emptied;
     let first = match sys::destroy(parent, name) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
+        Err(errno) if is_kept(errno) => return Err(kept()),
         // Nested ones; read-only, or not without emptying it.
         Err(errno @ (Errno::NOTEMPTY | Errno::PERM | Errno::ACCESS | Errno::ROFS)) => errno,
         Err(errno) => return Err(fail(errno)),
     };
     let root = open_to_remove(parent, name).map_err(fail)?;
-    if !look(&root, b"").is_ok_and(|stat| is_root(&stat)) {
+    let stat = look(&root, b"").map_err(fail)?;
+    if !is_root(&stat) {
         return Err(Error::new(ErrorKind::FailedPrecondition, format!("{shown} is not a subvolume")));
     }
     if first != Errno::NOTEMPTY {
-        sys::make_writable(&root).map_err(fail)?;
+        let is_own = stat.stx_uid == rustix::process::geteuid().as_raw();
+        // Its owner may, unless it is being sent.
+        sys::make_writable(&root).map_err(|errno| if is_own && errno == Errno::PERM { kept() } else { fail(errno) })?;
     }
     // A directory that its owner may not write to cannot be removed by its owner either.
     let _ = rustix::fs::fchmod(&root, Mode::RWXU);
@@ -99,6 +108,7 @@ fn nested(parent: BorrowedFd<'_>, name: &[u8], depth: u32, cx: &Context<'_>) -> 
     cx.check_cancelled()?;
     match sys::destroy(parent, name) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
+        Err(errno) if is_kept(errno) => return Err(kept()),
         Err(Errno::PERM | Errno::ACCESS | Errno::NOTEMPTY) => {}
         Err(errno) => return Err(fail(errno)),
     }

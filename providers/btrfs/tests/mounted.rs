@@ -1,15 +1,15 @@
-//! What of a subvolume is mounted, or in it, when that is to be removed.
+//! What of a subvolume is mounted, or in it, when that is to be removed, and what the kernel itself keeps.
 
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use ah_plugin_api::{Context, DestroyRequest, ErrorKind, Provider, ReclaimRequest, Result};
+use ah_plugin_api::{Context, DestroyRequest, Error, ErrorKind, Provider, ReclaimRequest, Result};
 use ah_test_disks::{Disk, unmount};
 use common::{Bench, run, subvolume, subvolumes};
 
@@ -127,5 +127,33 @@ fn a_removed_snapshot_is_given_back_when_nothing_of_it_is_mounted_and_keeps_no_o
     assert_eq!((left, again.unwrap_err().kind), (3, ErrorKind::Busy), "the workspace, the depot and what is mounted");
     assert_eq!(fs::read_to_string(tree.join("in/f")).unwrap(), "x");
     removed_in_the_end(|| reclaim(false));
+    assert_eq!(subvolumes(disk.at()), 2, "the workspace and the depot");
+}
+
+/// Refused by the kernel whoever asks, so that it is not emptied instead.
+#[test]
+fn the_default_subvolume_and_what_is_sent_stay_whole() {
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let bench = bench(&disk);
+    bench.write("in/f", vec![7; 4 << 20]);
+    let taken = bench.snapshot("a");
+    let clone = bench.clone(&taken, "c");
+    let busy = |error: Error| assert!(error.kind == ErrorKind::Busy && error.hint.is_some(), "{error:?}");
+    run("btrfs", &["subvolume", "set-default", clone.path.to_str().unwrap()]);
+    busy(bench.destroy(&DestroyRequest::Clone(clone.reference.clone())).unwrap_err());
+    assert_eq!(fs::metadata(clone.path.join("in/f")).unwrap().len(), 4 << 20);
+    run("btrfs", &["subvolume", "set-default", "5", disk.at().to_str().unwrap()]);
+    bench.destroy(&DestroyRequest::Clone(clone.reference)).unwrap();
+    bench.remove(&taken);
+    let tree = fs::read_dir(disk.at().join("store/depot/trash")).unwrap().next().unwrap().unwrap().path().join("tree");
+    // It waits for somebody to read on.
+    let mut send = Command::new("btrfs");
+    let mut send = Stands(send.arg("send").arg(&tree).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+    send.0.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    let refused = bench.provider.reclaim(&bench.place(), &ReclaimRequest::default(), &Context::quiet());
+    drop(send);
+    busy(refused.unwrap_err());
+    assert_eq!(fs::metadata(tree.join("in/f")).unwrap().len(), 4 << 20);
+    bench.reclaim();
     assert_eq!(subvolumes(disk.at()), 2, "the workspace and the depot");
 }

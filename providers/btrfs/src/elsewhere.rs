@@ -17,6 +17,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use ah_plugin_api::text::shell;
 use ah_plugin_api::{Dir, Error, ErrorKind, Result};
 use ah_provider_directory::{failed, look, names, path_of};
 use rustix::fs::{Access, AtFlags, FlockOperation, Mode, OFlags, RenameFlags};
@@ -178,7 +179,7 @@ fn is_passing(error: &Error) -> bool {
 
 /// The command that forgets a depot.
 fn forget(store: &Dir) -> String {
-    format!("rm '{}'", store.path().join(NOTE).display())
+    format!("rm {}", shell(store.path().join(NOTE).as_os_str()))
 }
 
 fn open_note(store: &Dir, name: &str) -> Result<Option<std::fs::File>> {

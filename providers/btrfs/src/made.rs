@@ -203,10 +203,11 @@ fn place(depot: &Depot, target: &Dir, name: &str, record: &Clone) -> Result<Opti
     if !is_root(&stat) {
         return Ok(None);
     }
+    let mut opened = None;
     let root = match rustix::fs::openat(&folder, name.as_slice(), DIRECTORY, Mode::empty()) {
         // Whose bits were taken.
         Err(Errno::ACCESS) => {
-            open_up(folder.as_fd(), &name, is_root).map_err(fail)?;
+            opened = Some(open_up(folder.as_fd(), &name, is_root).map_err(fail)?);
             rustix::fs::openat(&folder, name.as_slice(), DIRECTORY, Mode::empty())
         }
         other => other,
@@ -216,7 +217,14 @@ fn place(depot: &Depot, target: &Dir, name: &str, record: &Clone) -> Result<Opti
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
         Err(errno) => return Err(fail(errno)),
     };
-    Ok((hex(&parent) == record.parent).then_some((folder, name)))
+    if hex(&parent) == record.parent {
+        return Ok(Some((folder, name)));
+    }
+    // Somebody else's gets them back as they were.
+    if let Some((found, mode)) = opened {
+        set_mode(&found, mode).map_err(fail)?;
+    }
+    Ok(None)
 }
 
 /// Takes a clone away. What is gone already is success.

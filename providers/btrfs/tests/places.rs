@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use ah_plugin_api::{Context, DestroyRequest, Error, ErrorKind, ListRequest, Place, Provider};
-use ah_test_disks::{Disk, unmount};
+use ah_test_disks::{Disk, NOBODY, as_ordinary_user, ordinary_users_path, unmount};
 use common::{Bench, run, subvolume, subvolumes};
 
 /// No snapshot can be taken, and the probe knows it; gives what it advises.
@@ -38,7 +38,7 @@ fn list(bench: &Bench) -> Result<usize, Error> {
 fn snapshots_that_somebody_cleared_away() {
     let Some(disk) = Disk::new("btrfs", 300, "") else { return };
     let elsewhere = tempfile::tempdir().unwrap();
-    let bench = Bench::of(&disk.at().join("work"), &elsewhere.path().join("a store"), &elsewhere.path().join("t"));
+    let bench = Bench::of(&disk.at().join("work"), &elsewhere.path().join("it's a store"), &elsewhere.path().join("t"));
     bench.write("f", "x");
     bench.snapshot("a");
     let above = disk.at().join(".ah-snapshots");
@@ -61,13 +61,13 @@ fn snapshots_that_somebody_cleared_away() {
     let hint = advice(&bench);
     assert_eq!(list(&bench).unwrap_err().hint.as_ref(), Some(&hint));
     bench.provider.reclaim(&bench.place(), &Default::default(), &Context::quiet()).unwrap_err();
-    assert!(elsewhere.path().join("a store/elsewhere").exists(), "nothing is forgotten by itself");
+    assert!(elsewhere.path().join("it's a store/elsewhere").exists(), "nothing is forgotten by itself");
     follow(&hint);
     assert!(bench.probe().usable && list(&bench).unwrap() == 0);
     bench.snapshot("b");
     assert_eq!(bench.ids(), ["b"]);
     // A note that cannot be read.
-    let note = elsewhere.path().join("a store/elsewhere");
+    let note = elsewhere.path().join("it's a store/elsewhere");
     fs::write(&note, "nonsense").unwrap();
     let probe = bench.probe();
     assert!(!probe.usable, "{probe:?}");
@@ -200,4 +200,28 @@ fn a_clone_that_was_moved_away_and_back_is_known() {
     let told = told.find(|actions| !actions.is_empty());
     assert_eq!(told.unwrap_or_default(), ["forgot the clone b, which is not there"]);
     assert_eq!(fs::read_dir(&made).unwrap().count(), 0);
+}
+
+#[test]
+fn what_is_in_a_clones_place_keeps_its_mode() {
+    let test = "what_is_in_a_clones_place_keeps_its_mode";
+    if let Some(folder) = ordinary_users_path() {
+        let bench = Bench::in_folder(&folder);
+        subvolume(&folder.join("work/own"));
+        let bench = Bench::of(&folder.join("work/own"), bench.store.path(), bench.target.path());
+        let clone = bench.clone(&bench.snapshot("a"), "b");
+        fs::rename(&clone.path, folder.join("away")).unwrap();
+        subvolume(&clone.path);
+        let mode = |mode| fs::set_permissions(&clone.path, fs::Permissions::from_mode(mode)).unwrap();
+        mode(0o0);
+        bench.destroy(&DestroyRequest::Clone(clone.reference)).unwrap();
+        assert_eq!(fs::metadata(&clone.path).unwrap().permissions().mode() & 0o777, 0);
+        mode(0o700);
+        return;
+    }
+    let Some(disk) = Disk::new("btrfs", 300, "user_subvol_rm_allowed") else { return };
+    let own = disk.at().join("own");
+    fs::create_dir(&own).unwrap();
+    std::os::unix::fs::chown(&own, Some(NOBODY), Some(NOBODY)).unwrap();
+    as_ordinary_user(test, &own);
 }

@@ -11,12 +11,16 @@ use crate::support::{Ran, User, World, is_root, skip};
 /// `ah agent fs …` under strace, which tampers with a system call; none (and a message) if the tests may not. The process that
 /// is started is `ah` itself, not strace.
 pub(crate) fn tampered(world: &World, how: &str, arguments: &[&str]) -> Option<Command> {
+    tampered_with(world, how, &world.command(["agent", "fs"].iter().chain(arguments)))
+}
+
+/// The same of any command.
+fn tampered_with(world: &World, how: &str, ah: &Command) -> Option<Command> {
     let traced = Command::new("strace").args(["-o", "/dev/null", "true"]).status();
     if !traced.is_ok_and(|status| status.success()) {
         skip("needs strace (apt-get install strace), and to be allowed to trace");
         return None;
     }
-    let ah = world.command(["agent", "fs"].iter().chain(arguments));
     let call = how.split(':').next().unwrap();
     let mut strace = Command::new("strace");
     strace.args(["-D", "-f", "-qq", "-o"]).arg(world.path("log"));
@@ -526,4 +530,18 @@ fn what_changed_nothing_is_not_said_to_be_taken_back() {
     assert_eq!((ran.code, world.read("f0").as_deref()), (4, Some("newest")), "{ran:?}");
     // That would take back the one before.
     assert!(ran.stderr.contains("not complete") && !ran.stderr.contains("undo"), "{ran:?}");
+}
+
+#[test]
+fn a_rewind_that_is_not_complete_ends_so_in_json_too() {
+    let world = changed();
+    let ran = world.run(["moment", "-m", "mine"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    world.write("f0", "newest");
+    for form in [&[][..], &["--json"]] {
+        let ah = world.command(["agent", "rewind", "mine", "--files"].iter().chain(form));
+        let Some(mut ah) = tampered_with(&world, "renameat2:error=EIO", &ah) else { return };
+        let ran = Ran::of(&mut ah);
+        assert_eq!((ran.code, world.read("f0").as_deref()), (4, Some("newest")), "{ran:?}");
+    }
 }

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use ah_core::{Access, BranchOptions, BranchRecord, ErrorKind, GcOptions, GcReport, SeekOptions, Workspace};
 use ah_plugin_api::{Error, View, WritableClone};
@@ -205,12 +207,20 @@ fn behind(lab: &Lab) -> (GcReport, i64) {
 fn who_always_finds_something_is_not_asked_for_ever() {
     let lab = Lab::new();
     lab.step("a", "1");
-    *lab.fake.of_reclaims.lock().unwrap() = Some(Box::new(|mut reclaimed| {
+    // How often since it last took its time, as it may on a machine that has other work.
+    let asked = Arc::new(Mutex::new((0, Instant::now())));
+    let counted = Arc::clone(&asked);
+    *lab.fake.of_reclaims.lock().unwrap() = Some(Box::new(move |mut reclaimed| {
+        let (count, last) = &mut *counted.lock().unwrap();
+        // A turn that takes 60 ms, and the pause behind it.
+        *count = if last.elapsed() < Duration::from_millis(120) { *count + 1 } else { 1 };
+        *last = Instant::now();
         reclaimed.actions = vec!["gave back the same".to_owned(); 100];
         reclaimed.bytes = u64::MAX;
         Ok(reclaimed)
     }));
-    let (report, asked) = behind(&lab);
+    let (report, _) = behind(&lab);
+    let (asked, _) = *asked.lock().unwrap();
     assert!(asked <= 101, "{asked}");
     assert_eq!((report.actions.len(), report.bytes), (100, u64::MAX));
     assert!(report.failures.is_empty(), "{report:?}");

@@ -101,6 +101,8 @@ pub struct Status {
     pub calls: Vec<String>,
     /// Hooks of others in the same file.
     pub others: usize,
+    /// Another file of the agent's in which hooks stand, too: Codex runs both, and warns of that at each start.
+    pub beside: Option<PathBuf>,
     /// Why nothing can be said, such as a file that is not JSON (`installed` is then `No`), or why nothing comes of the hooks: the `ah` that they call is gone,
     /// all hooks are switched off, or nobody can tell whether they are trusted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -200,6 +202,7 @@ pub fn status(target: &Target<'_>) -> Result<Status> {
         events: Vec::new(),
         calls: Vec::new(),
         others: 0,
+        beside: None,
         problem: None,
     };
     let found = file::Settings::read(&status.file, project_of(target)).and_then(|settings| match settings.text {
@@ -229,6 +232,7 @@ pub fn status(target: &Target<'_>) -> Result<Status> {
                 status.problem = switched_off(target);
             }
             let asks = target.agent == Agent::Codex && !found.ours.is_empty();
+            status.beside = asks.then(|| trust::with_hooks(target.home)).flatten();
             let trusted = if asks { trust::trusted(target.home, &status.file, &found.ours) } else { None };
             status.trusted = trusted.as_ref().map(|each| each.iter().all(|trusted| *trusted));
             if asks && trusted.is_none() && status.problem.is_none() {
@@ -308,18 +312,27 @@ fn project_of<'a>(target: &Target<'a>) -> Option<&'a Path> {
     target.project.filter(|_| target.scope == Scope::Project)
 }
 
-/// Whether Claude Code is told to run no hooks: the strongest of its settings that says anything decides.
+/// Whether the agent is told to run no hooks: of Claude Code's settings the strongest that says anything decides.
 fn switched_off(target: &Target<'_>) -> Option<Error> {
-    let project = target.project.filter(|_| target.agent == Agent::Claude).map(|project| project.join(".claude"));
-    let own = (target.agent == Agent::Claude).then(|| target.home.claude.join("settings.json"));
+    let (file, switch) = match target.agent {
+        Agent::Claude => claude_switched_off(target)?,
+        Agent::Codex => trust::switched_off(target.home)?,
+        Agent::Gemini | Agent::Opencode => return None,
+    };
+    let message = format!("the agent runs no hooks at all: {} has {switch}", file.display());
+    Some(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!("take {switch} out of it")))
+}
+
+fn claude_switched_off(target: &Target<'_>) -> Option<(PathBuf, &'static str)> {
+    let project = target.project.map(|project| project.join(".claude"));
+    let own = target.home.claude.join("settings.json");
     let all = project.map(|dir| [dir.join("settings.local.json"), dir.join("settings.json")]).into_iter().flatten();
     let said = |file: PathBuf| {
         let text = file::Settings::read(&file, None).ok()?.text?;
         Some((json::switched_off(&text)?, file))
     };
-    let (_, file) = all.chain(own).find_map(said).filter(|(off, _)| *off)?;
-    let message = format!("the agent runs no hooks at all: {} has {}", file.display(), json::SWITCH);
-    Some(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!("take {} out of it", json::SWITCH)))
+    let (_, file) = all.chain([own]).find_map(said).filter(|(off, _)| *off)?;
+    Some((file, json::SWITCH))
 }
 
 fn gone(target: &Target<'_>, ah: &Path) -> Error {

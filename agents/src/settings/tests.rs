@@ -219,6 +219,24 @@ fn who_switches_all_hooks_off_is_named() {
 }
 
 #[test]
+fn what_codexs_configuration_says_of_hooks_is_told() {
+    let place = place();
+    let target = Target { ah: Path::new("/bin/sh"), ..place.target(Agent::Codex, Scope::User) };
+    install(&target).unwrap();
+    let config = place.home.codex.join("config.toml");
+    let look = |text: &str| {
+        std::fs::write(&config, text).unwrap();
+        let status = status(&target).unwrap();
+        (status.problem.map(|problem| problem.message), status.beside)
+    };
+    assert_eq!(look("[features]\nhooks = true\n[hooks.state]\n"), (None, None));
+    let (problem, beside) = look("[features]\nhooks = false\n");
+    assert!(problem.unwrap().contains(&*config.to_string_lossy()) && beside.is_none());
+    let (problem, beside) = look("[[hooks.Stop]]\nhooks = [{ type = \"command\", command = \"true\" }]\n");
+    assert_eq!((problem, beside.as_deref()), (None, Some(&*config)));
+}
+
+#[test]
 fn escapes_of_half_a_character_stay_as_they_are() {
     const ODD: &str = "{\"a\": \"\\ud800 \\uDC00\\ud800\\ud83d\\ude00\\ue000\", \"hooks\": {\"Stop\": [{\"hooks\": [{\"command\": \"\\udfff\"}]}]}}";
     for agent in [Agent::Claude, Agent::Codex, Agent::Gemini] {

@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Error, ErrorKind};
 use sha2::{Digest as _, Sha256};
@@ -22,14 +22,7 @@ const DEFAULT_TIMEOUT: u32 = 600;
 
 /// Whether each of `ours` in `file` is trusted; `None` if the configuration cannot be read.
 pub(super) fn trusted(home: &Home, file: &Path, ours: &[Ours]) -> Option<Vec<bool>> {
-    let mut text = String::new();
-    let read = open_regular(&home.codex.join("config.toml")).and_then(|mut file| file.read_to_string(&mut text));
-    match read {
-        Ok(_) => {}
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(_) => return None,
-    };
-    let config: toml_edit::DocumentMut = text.parse().ok()?;
+    let config = config(home)?;
     let state = config.get("hooks").and_then(|hooks| hooks.get("state"));
     let file = std::fs::canonicalize(file).unwrap_or_else(|_| file.to_path_buf());
     let is = |ours: &Ours| {
@@ -43,9 +36,38 @@ pub(super) fn trusted(home: &Home, file: &Path, ours: &[Ours]) -> Option<Vec<boo
     Some(ours.iter().map(is).collect())
 }
 
+/// The user's configuration, empty where there is none; `None` if it cannot be read.
+fn config(home: &Home) -> Option<toml_edit::DocumentMut> {
+    let mut text = String::new();
+    let read = open_regular(&place(home)).and_then(|mut file| file.read_to_string(&mut text));
+    match read {
+        Ok(_) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(_) => return None,
+    };
+    text.parse().ok()
+}
+
+fn place(home: &Home) -> PathBuf {
+    home.codex.join("config.toml")
+}
+
+/// The file that switches all hooks off, if it does, and by what.
+pub(super) fn switched_off(home: &Home) -> Option<(PathBuf, &'static str)> {
+    let on = config(home)?.get("features")?.get("hooks")?.as_bool()?;
+    (!on).then(|| (place(home), "`hooks = false` under `[features]`"))
+}
+
+/// The configuration, if hooks stand in it too, which Codex warns of at each start.
+pub(super) fn with_hooks(home: &Home) -> Option<PathBuf> {
+    let config = config(home)?;
+    let mut names = config.get("hooks")?.as_table_like()?.iter().map(|(name, _)| name);
+    names.any(|name| name != "state").then(|| place(home))
+}
+
 /// Why that cannot be told.
 pub(super) fn untold(home: &Home) -> Error {
-    let config = home.codex.join("config.toml");
+    let config = place(home);
     let message = format!("whether the hooks are trusted cannot be told: {} cannot be understood", config.display());
     Error::new(ErrorKind::FailedPrecondition, message).with_hint("mend it; `codex` says what is wrong with it")
 }

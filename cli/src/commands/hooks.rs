@@ -80,7 +80,7 @@ struct ScopeArgs {
     /// For you, in all projects; so it is without this option, too.
     #[arg(long, conflicts_with = "project")]
     user: bool,
-    /// For this project alone, in the settings file that is not committed.
+    /// For this project alone, in the settings file that is not committed; Claude Code reads it where it is started at the project's top.
     #[arg(long)]
     project: bool,
 }
@@ -146,6 +146,12 @@ impl Settings {
         Ok(Self { scope, home: app.agents_home()?, project, backups: app.engine()?.settings_backups(), ah })
     }
 
+    /// What is to be said of a project's settings from a directory below: Claude Code reads those of the directory in which it is started, and no others.
+    fn elsewhere(&self, app: &App) -> Option<String> {
+        let top = self.project.as_ref().filter(|top| self.scope == Scope::Project && **top != app.cwd)?;
+        Some(format!("they are run where the agent is started in {}, and not below it", shown::path(top)))
+    }
+
     fn target(&self, agent: Agent) -> Target<'_> {
         let Self { scope, home, project, backups, ah } = self;
         Target { agent, scope: *scope, home, project: project.as_deref(), backups, ah }
@@ -174,6 +180,13 @@ pub(crate) fn run(app: &App, command: &Hooks) -> Outcome {
             }
             if let Some(problem) = status.problem {
                 app.ui.warning(&problem.message, problem.hint.as_deref());
+            }
+            if let Some(file) = status.beside {
+                let file = shown::path(&file);
+                app.ui.note(&format!("hooks stand in {file}, too: Codex runs both, and warns of that at each start"));
+            }
+            if let Some(elsewhere) = settings.elsewhere(app) {
+                app.ui.note(&elsewhere);
             }
             Ok(exit)
         }
@@ -257,8 +270,9 @@ fn body(app: &App, settings: &Settings, agent: Agent) -> Result<StatusBody> {
     let last = app.engine()?.last_event(agent.name())?;
     let scope = settings.scope;
     Ok(match settings::status(&settings.target(agent)) {
-        Ok(settings::Status { file, installed, trusted, events, calls: _, others, problem }) => {
-            let problem = problem.map(|problem| problem.message);
+        Ok(settings::Status { file, installed, trusted, events, calls: _, others, beside: _, problem }) => {
+            let elsewhere = || settings.elsewhere(app).filter(|_| installed != Installed::No);
+            let problem = problem.map(|problem| problem.message).or_else(elsewhere);
             StatusBody { agent, scope, file: Some(file), installed, trusted, events, others, problem, last }
         }
         Err(error) if error.kind == ErrorKind::Unsupported => {

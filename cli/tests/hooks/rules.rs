@@ -189,4 +189,26 @@ fn who_installs_hooks_hears_what_keeps_them_from_running() {
     assert_eq!(install("claude").stderr, "");
     fs::write(world.path("home/.claude/settings.json"), r#"{"disableAllHooks": true}"#).unwrap();
     says("claude", "disableAllHooks");
+    fs::write(world.path("home/.codex/config.toml"), "[features]\nhooks = false\n[[hooks.Stop]]\nhooks = []\n")
+        .unwrap();
+    says("codex", "runs no hooks at all");
+    says("codex", "warns of that at each start");
+    assert!(status().contains("hooks = false"));
+}
+
+#[test]
+fn a_projects_hooks_are_run_at_its_top() {
+    let world = World::new();
+    fs::create_dir_all(world.root().join(".git")).unwrap();
+    fs::create_dir_all(world.root().join("below")).unwrap();
+    world.give_away();
+    let at = |below: &str, words: &[&str]| {
+        let ran = Ran::of(world.command([&["agent", "hooks"], words].concat()).current_dir(world.root().join(below)));
+        assert_eq!(ran.code, 0, "{ran:?}");
+        format!("{}{}", ran.stdout, ran.stderr)
+    };
+    let words = "not below it";
+    assert!(!at("", &["install", "claude", "--project"]).contains(words));
+    assert!(at("below", &["install", "claude", "--project"]).contains(words));
+    assert!(!at("", &["status", "claude"]).contains(words) && at("below", &["status", "claude"]).contains(words));
 }

@@ -366,7 +366,7 @@ fn files_are_open_to_processes_that_cannot_be_seen() {
                 fs::set_permissions(bench.work("shut"), fs::Permissions::from_mode(0o600)).unwrap();
                 let notes = bench.convert().unwrap().notes;
                 let told = |what: &str| notes.iter().any(|note| note.starts_with("1 ") && note.contains(what));
-                assert!(notes.len() == 3 && told("dir/f") && told("security.capability of able"), "{notes:?}");
+                assert!(notes.len() == 4 && told("dir/f") && told("security.capability of able"), "{notes:?}");
             }
             other => panic!("{other}"),
         }

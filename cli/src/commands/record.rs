@@ -192,20 +192,24 @@ impl Drop for Begun<'_> {
 fn with_hooks(app: &App, command: &[OsString], env: &mut Vec<(OsString, OsString)>) -> Vec<OsString> {
     let mut words = command.to_vec();
     let Some(agent) = words.first().and_then(|program| Agent::of_program(program)) else { return words };
-    words.splice(1..1, launch::alone(agent).iter().map(OsString::from));
+    // Hooks on its command line keep it in its own process just as well.
+    let mut given: Vec<OsString> = launch::alone(agent).iter().map(OsString::from).collect();
     // Its settings are the user's own then, and it takes one such option only.
     if words.iter().any(|word| word == "--settings" || word.as_encoded_bytes().starts_with(b"--settings=")) {
         app.ui.note("hooks are not passed beside --settings: the moments are those of the hooks that are installed");
-        return words;
-    }
-    match hooks::for_one_run(app, agent) {
-        Ok(None) => {}
-        Ok(Some(OneRun { args, env: more })) => {
-            words.splice(1..1, args);
-            env.extend(more);
+    } else {
+        match hooks::for_one_run(app, agent) {
+            Ok(None) => {}
+            Ok(Some(OneRun { args, env: more })) => {
+                given = args;
+                env.extend(more);
+            }
+            Err(error) => {
+                app.ui.warning(&format!("no moments come from hooks: {}", error.message), error.hint.as_deref());
+            }
         }
-        Err(error) => app.ui.warning(&format!("no moments come from hooks: {}", error.message), error.hint.as_deref()),
     }
+    words.splice(1..1, given);
     words
 }
 

@@ -312,7 +312,7 @@ fn codex_gets_no_hooks_beside_those_that_it_calls_anyway() {
         fs::write(world.path("home/.codex/config.toml"), format!("[hooks]\nstate = {state}\n")).unwrap();
     };
     trust(&state);
-    assert_eq!(given(), "hello\n");
+    assert_eq!(given(), "-c\nah.session=true\nhello\n", "which keeps it from handing the session to a server");
     // One was changed since: that alone is given, and trusted for this run.
     let (before, after) = state.split_once(":stop:0:0\"={trusted_hash=\"sha256:").unwrap();
     trust(&format!("{before}:stop:0:0\"={{trusted_hash=\"sha256:0{after}"));

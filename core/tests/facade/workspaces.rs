@@ -476,6 +476,17 @@ fn a_record_that_is_lost_is_written_anew() {
     }
 }
 
+fn convertible() -> Probe {
+    Probe {
+        usable: true,
+        reason: "a part of something larger".into(),
+        remedy: None,
+        modes: [].into(),
+        can_delete: true,
+        convertible: Some("snapshots hold too much".into()),
+    }
+}
+
 #[test]
 fn a_converted_workspace_goes_on_with_its_history() {
     let lab = Lab::new();
@@ -483,15 +494,7 @@ fn a_converted_workspace_goes_on_with_its_history() {
     let error = lab.open().convert().unwrap_err();
     assert_eq!(error.kind, ErrorKind::FailedPrecondition);
     assert!(error.causes.iter().any(|cause| cause.starts_with("fake: ")), "{error:?}");
-    let convertible = Probe {
-        usable: true,
-        reason: "a part of something larger".into(),
-        remedy: None,
-        modes: [].into(),
-        can_delete: true,
-        convertible: Some("snapshots hold too much".into()),
-    };
-    *lab.fake.probe.lock().unwrap() = Some(convertible);
+    *lab.fake.probe.lock().unwrap() = Some(convertible());
     let status = lab.engine().status(&lab.path()).unwrap();
     assert_eq!(status.candidates[0].convertible.as_deref(), Some("snapshots hold too much"));
     let inode = |path: &Path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
@@ -524,15 +527,7 @@ fn a_conversion_that_was_killed_is_none() {
     write(&inner.join(".git/HEAD"), "ref: refs/heads/main\n");
     write(&inner.join("f"), "x");
     lab.write("a", "1");
-    let convertible = Probe {
-        usable: true,
-        reason: "a part of something larger".into(),
-        remedy: None,
-        modes: [].into(),
-        can_delete: true,
-        convertible: Some("snapshots hold too much".into()),
-    };
-    *lab.fake.probe.lock().unwrap() = Some(convertible);
+    *lab.fake.probe.lock().unwrap() = Some(convertible());
     let open = || lab.engine().workspace(&inner, Access::Create).unwrap();
     let record = lab.settings.home.join("workspaces").join(open().id().as_str()).join("workspace.json");
     lab.fake.converts_die.store(true, Ordering::Relaxed);

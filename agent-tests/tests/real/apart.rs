@@ -101,5 +101,12 @@ fn codex_in_a_branch_works_there_whatever_server_of_its_own_there_is() {
         let refused = world.command("ah").args(["agent", "fs", "rm", "b"]).output().unwrap();
         assert_eq!(refused.status.code(), Some(4), "{refused:?}");
         assert!(String::from_utf8_lossy(&refused.stderr).contains("process"), "{refused:?}");
+        // Its sockets lie in a folder of the user's, and would stay there.
+        for link in ["app-server-control/app-server-control.sock", "app-server-daemon/daemon-updater.sock"] {
+            if let Ok(socket) = fs::read_link(world.path("home/.codex").join(link)) {
+                let _ = fs::remove_file(&socket);
+                let _ = fs::remove_file(socket.with_extension("lock"));
+            }
+        }
     });
 }

@@ -22,7 +22,7 @@ use crate::state::is_dying;
 
 /// How long a client may take to say what it wants, and between two calls; and how much it may say: more than label, attributes and rules ever are.
 const BOUNDS: Bounds =
-    Bounds { hello: Duration::from_secs(5), idle: Some(Duration::from_secs(600)), largest: 256 << 10, alive: false };
+    Bounds { hello: Duration::from_secs(5), idle: Some(Duration::from_secs(600)), largest: 256 << 10, alive: None };
 /// A pause when the system has nothing to give: descriptors, memory.
 const BREATH: Duration = Duration::from_millis(100);
 /// So often it is tried to connect to a socket at which too many wait, a breath apart.

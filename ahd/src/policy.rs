@@ -499,15 +499,17 @@ fn refuse_beyond(snapshots: &[Snapshot], limit: usize) -> Result<()> {
     Err(Error::new(ErrorKind::ResourceExhausted, message).with_hint("ah agent fs rm removes snapshots by their ids"))
 }
 
-/// Where a directory is, for the log: not where its caller says that it is. In a mount namespace of their own they can have it anywhere, so what is not
-/// found there from here is marked.
+/// Where a directory is, for the log: not where its caller says that it is. In a mount namespace of their own they can have it anywhere, so what is reached
+/// by a mount that is not one here is marked.
 fn named(dir: Option<&Dir>) -> Option<String> {
-    let dir = dir?.as_fd();
-    let path = mounts::path_of(dir).ok()?;
-    let there = mounts::open_plain(&path).and_then(About::of);
-    let is_there = there.is_ok_and(|there| About::of(dir).is_ok_and(|about| about.same_file(&there)));
+    let dir = dir?;
+    let path = mounts::path_of(dir.as_fd()).ok()?;
+    let about = About::of(dir).ok()?;
+    // Mostly it is found at once, without all mounts being read.
+    let is_there = mounts::open_plain(&path).and_then(About::of).is_ok_and(|there| about.same_file(&there));
+    let is_here = is_there || mounts::find(about.mount).is_ok_and(|mount| mount.is_some());
     // Behind it: the beginning of a long one is cut off.
-    let mark = if is_there { "" } else { " (in its own mount namespace)" };
+    let mark = if is_here { "" } else { " (in its own mount namespace)" };
     Some(format!("{}{mark}", path.to_string_lossy()))
 }
 

@@ -237,10 +237,9 @@ impl Workspace {
             }
             let snapshot = snapshot.get().ok_or_else(|| Error::new(ErrorKind::Internal, "no snapshot was opened"))?;
             match walk::same_contents((snapshot, path, then), (&disk, path, &now.entry(&then.name)), &cx) {
-                // What cannot be read on one side: as its attributes say.
-                Err(error) if matches!(error.kind, ErrorKind::PermissionDenied | ErrorKind::DataLoss) => {
-                    Ok(now.is_still(then))
-                }
+                Err(error) if error.kind == ErrorKind::Cancelled => Err(error),
+                // What cannot be read on one side, or went at this moment: as its attributes say.
+                Err(_) => Ok(now.is_still(then)),
                 answer => answer,
             }
         };

@@ -143,14 +143,18 @@ fn a_client_that_does_not_read_is_not_waited_for_and_is_told_what_it_missed() {
 
 /// Looks of the client, which come about every 20 ms, while its call is not over.
 #[derive(Default)]
-struct Looks(AtomicU32);
+struct Looks {
+    count: AtomicU32,
+    /// Whether it shall stop.
+    stop: bool,
+}
 
 impl Observer for Looks {
     fn cancelled(&self) -> bool {
-        if self.0.fetch_add(1, Ordering::Relaxed) == 400 {
+        if self.count.fetch_add(1, Ordering::Relaxed) == 400 {
             LONG.store(true, Ordering::Relaxed);
         }
-        false
+        self.stop
     }
 }
 
@@ -175,7 +179,9 @@ impl Caller for Kept {
 fn what_takes_longer_than_a_client_waits_is_heard_to_go_on_where_the_server_likes_and_nothing_behind_the_answer() {
     let dir = tempfile::tempdir().unwrap();
     let store = Dir::open(dir.path()).unwrap();
-    for alive in [false, true] {
+    let hour = Duration::from_secs(3600);
+    for (alive, stop) in [(None, false), (Some(Duration::ZERO), false), (Some(hour), true), (Some(hour), false)] {
+        let heard = alive == Some(hour) && !stop;
         let mut provider = Trivial::new("trivial");
         provider.before = never_looks;
         LONG.store(false, Ordering::Relaxed);
@@ -186,11 +192,11 @@ fn what_takes_longer_than_a_client_waits_is_heard_to_go_on_where_the_server_like
             let (client, description) = Client::open(ours, "the test server", None, SHORT).unwrap();
             let client = std::sync::Arc::new(client);
             let remote = Remote::new(Kept(client.clone()), description);
-            let looks = Looks::default();
+            let looks = Looks { stop, ..Looks::default() };
             let listed = remote.list(&Place::new(&store), &ListRequest::default(), &Context::new(&looks));
             LONG.store(true, Ordering::Relaxed);
-            assert_eq!(listed.is_ok(), alive, "{listed:?}");
-            if alive {
+            assert_eq!(listed.is_ok(), heard, "{alive:?}, {stop}: {listed:?}");
+            if heard {
                 std::thread::sleep(Duration::from_millis(2500));
                 assert!(client.is_open(), "something was said behind the answer");
             }

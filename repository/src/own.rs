@@ -25,10 +25,11 @@ use crate::repository::{CONFIG_LIMIT, Repository, SMALL, read_file};
 use crate::write::{make_dir, put, put_head, put_refs, put_settings};
 use crate::{config, ignores_case};
 
-/// What git leaves at the top of a repository and beside its refs while it works; in a clone nobody will take it away. No ref is called so.
-fn is_lock(name: &[u8]) -> bool {
-    name.ends_with(b".lock") || name == b"gc.pid"
-}
+/// What git leaves at the top of a repository and beside its refs while it works; in a clone nobody will take it away. No ref ends so.
+const LOCK: &[u8] = b".lock";
+
+/// The same, at the top alone.
+const GC: &[u8] = b"gc.pid";
 
 /// Folders in a repository that lie deeper are not Git's.
 const DEEPEST: usize = 48;
@@ -182,6 +183,7 @@ fn of_directory(clone: &Dir, workspace: Option<&Dir>, cx: &Context<'_>) -> Resul
 /// Takes away the locks in a folder and, of folders in it, in `refs` and below. Whether there were any.
 fn drop_locks(folder: BorrowedFd<'_>, deepest: usize, cx: &Context<'_>) -> Result<bool> {
     let (mut locks, mut folders) = (Vec::new(), Vec::new());
+    let is_lock = |name: &[u8]| name.ends_with(LOCK) || deepest == DEEPEST && name == GC;
     for entry in rustix::fs::Dir::read_from(folder).map_err(|e| failed("read", "a folder", e))?.flatten() {
         cx.check_cancelled()?;
         let name = entry.file_name();

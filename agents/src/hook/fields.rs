@@ -85,9 +85,11 @@ impl Loose for Text {
 }
 
 impl Text {
-    /// Whether a person has typed it, as far as can be told.
-    pub(super) fn is_typed(&self, agent: Agent) -> bool {
-        agent != Agent::Claude || self.0.as_deref().is_none_or(transcript::is_typed)
+    /// Whether it is the agent's own notice of a command in the background that ended. Of other texts that look like the agent's a person may have typed
+    /// or pasted the beginning.
+    pub(super) fn is_notice(&self, agent: Agent) -> bool {
+        agent == Agent::Claude
+            && self.0.as_deref().is_some_and(|text| text.trim_start().starts_with(transcript::NOTICE))
     }
 
     /// As an absolute path.

@@ -178,7 +178,7 @@ impl Raw {
         let cwd = self.cwd.path().ok_or_else(|| refused(agent, "it has no absolute cwd"))?;
         let kind = match kind_of(agent, name, self.tool_response.failed) {
             // What a sub-agent was told, or a notice of the program's own: nobody has typed it, and no turn of a person's ends by it.
-            HookKind::Prompt if self.agent_id.0.is_some() || !self.prompt.is_typed(agent) => {
+            HookKind::Prompt if self.agent_id.0.is_some() || self.prompt.is_notice(agent) => {
                 HookKind::Other("a prompt that no person typed".to_owned())
             }
             kind => kind,

@@ -105,7 +105,7 @@ fn a_notice_of_claude_code_is_no_prompt() {
     };
     let notice = "<task-notification>\n<task-id>b1</task-id>\n<status>completed</status>\n</task-notification>";
     assert!(matches!(kind(notice), HookKind::Other(_)));
-    for typed in ["/fix this", "What is a <task-notification>?", ""] {
+    for typed in ["/fix this", "What is a <task-notification>?", "<bash-stdout>x</bash-stdout> why?", ""] {
         assert_eq!(kind(typed), HookKind::Prompt, "{typed}");
     }
 }

@@ -39,7 +39,7 @@ use crate::hook::{HookEvent, HookKind};
 use crate::{Agent, Home};
 
 pub use catch::words;
-pub(crate) use claude::is_typed;
+pub(crate) use claude::NOTICE;
 pub use id::new_session_id;
 pub use prompts::{Prompt, Prompts};
 

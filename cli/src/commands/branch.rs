@@ -55,7 +55,7 @@ struct Shape<'a> {
 /// Makes the branch, prints its path.
 pub(crate) fn run(app: &App, args: &BranchArgs) -> Outcome {
     let access = if args.reference.is_some() { Access::Existing } else { Access::Create };
-    let workspace = app.workspace(access).map_err(|error| perhaps_a_name(args, error))?;
+    let workspace = app.workspace(access).map_err(|error| perhaps_a_name(None, args, error))?;
     let options = BranchOptions {
         from: args.reference.clone(),
         name: args.name.clone(),
@@ -66,7 +66,7 @@ pub(crate) fn run(app: &App, args: &BranchArgs) -> Outcome {
         }),
         once: false,
     };
-    let branch = make(app, &workspace, &options).map_err(|error| perhaps_a_name(args, error))?;
+    let branch = make(app, &workspace, &options).map_err(|error| perhaps_a_name(Some(&workspace), args, error))?;
     if app.ui.json {
         app.answer(workspace.root(), &Shape { branch: &branch })?;
     } else {
@@ -76,13 +76,18 @@ pub(crate) fn run(app: &App, args: &BranchArgs) -> Outcome {
 }
 
 /// What names no snapshot may have been meant as the branch's name, as with Git. Other forms of a REF than labels and ids begin with no letter.
-fn perhaps_a_name(args: &BranchArgs, error: Error) -> Error {
+fn perhaps_a_name(workspace: Option<&Workspace>, args: &BranchArgs, mut error: Error) -> Error {
     let is_name = |name: &&String| args.name.is_none() && name.starts_with(|c: char| c.is_ascii_alphabetic());
+    let is_none = |workspace: &Workspace, name: &str| {
+        workspace.resolve(name).is_err_and(|error| error.kind == ErrorKind::NotFound)
+    };
+    let names_nothing = |name: &str| workspace.is_none_or(|workspace| is_none(workspace, name));
     match args.reference.as_ref().filter(is_name) {
-        Some(name) if error.kind == ErrorKind::NotFound => error.with_hint(format!(
-            "to call a branch so: `ah agent fs branch --name {}`; `ah agent fs snapshots` lists what it can start from",
-            words::shell(name.as_ref())
-        )),
+        Some(name) if error.kind == ErrorKind::NotFound && names_nothing(name) => {
+            let first = error.hint.take().map_or_else(String::new, |hint| format!("{hint}; "));
+            let typed = words::shell(name.as_ref());
+            error.with_hint(format!("{first}to call a branch so: `ah agent fs branch --name {typed}`"))
+        }
         _ => error,
     }
 }

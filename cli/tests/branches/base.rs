@@ -34,6 +34,12 @@ fn a_name_in_the_place_of_a_ref_is_told_where_it_goes() {
     world.fs(["snapshot"]);
     assert!(said().contains(hint), "{}", said());
     world.fs(["branch", "--name", "retry", "--mode", "worktree"]);
+    // What else it may have been is told first.
+    world.fs(["snapshot", "-m", "retried"]);
+    let near = world.run(["agent", "fs", "branch", "retride"]).stderr;
+    assert!(near.contains("did you mean retried?") && near.contains("--name retride"), "{near}");
+    let nowhere = world.run(["agent", "fs", "branch", "retried", "--at", "missing/x"]).stderr;
+    assert!(nowhere.contains("hint: mkdir -p") && !nowhere.contains("--name"), "{nowhere}");
     // A time is none.
     assert!(!world.run(["agent", "fs", "branch", "5h-ago"]).stderr.contains("--name"));
 }

@@ -298,7 +298,9 @@ impl Call<'_> {
         // One that cannot be read says nothing of any.
         let results = transcript::results(event.agent, file, since).unwrap_or_default();
         tools.have_results(&results.ended)?;
-        let left = |since| self.process.as_ref().map_or_else(Vec::new, |agent| process::begun_since(agent, since));
+        // Where its processes cannot be told, the call counts as running.
+        let Some(agent) = &self.process else { return Ok(()) };
+        let left = |since| process::begun_since(agent, since);
         results.going_on.iter().try_for_each(|id| tools.command_goes_on(id, left))
     }
 

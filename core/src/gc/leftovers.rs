@@ -26,7 +26,7 @@ impl Workspace {
         let (leases, unreadable) = seek::read_all(home)?;
         report.tell(&unreadable);
         for lease in leases {
-            let is_nobodys = lease.workspace != self.id && !seek::is_there(&home.workspace(lease.workspace.as_str()));
+            let is_nobodys = lease.workspace != self.id && is_gone(&home.workspace(lease.workspace.as_str()));
             if lease.workspace != self.id && !is_nobodys {
                 continue;
             }
@@ -247,6 +247,11 @@ impl Workspace {
     }
 }
 
+/// Whether a folder is not there: not one that cannot be looked at.
+fn is_gone(folder: &Path) -> bool {
+    std::fs::symlink_metadata(folder).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+}
+
 /// Whether nothing is to be seen in a view, as where who mounted it has gone.
 fn holds_nothing(view: &Path) -> bool {
     std::fs::read_dir(view).is_ok_and(|mut names| names.next().is_none())
@@ -256,7 +261,7 @@ fn holds_nothing(view: &Path) -> bool {
 fn of_no_workspace(view: &Path) -> String {
     let (path, typed) = (view.display(), text::shell(view.as_os_str()));
     format!(
-        "the folder of the workspace that the view {path} is of is gone, and with it the snapshot: copy what is needed of it, then `ah agent fs release {typed}`"
+        "the folder of the workspace that the view {path} is of is gone, and with it what is known of the snapshot: copy what is needed of it, then `ah agent fs release {typed}`"
     )
 }
 

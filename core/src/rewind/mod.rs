@@ -206,11 +206,16 @@ impl Workspace {
         start.agent.iter().filter(|_| !ended).chain(left).filter_map(known).find(Holder::alive)
     }
 
-    /// The other sessions whose agents have not ended, and have come further since than the moment.
+    /// The other sessions whose agents have not ended, as far as is known, and have done something since the moment.
     fn others_since(&self, state: &State, moment: &Moment) -> Vec<SessionName> {
         let records = session::list(&self.folder()).unwrap_or_default().into_iter();
-        let goes_on = records.filter(|record| record.agent.is_some() && record.ended.is_none());
-        let later = |name: &SessionName| state.moments.iter().any(|at| at.session == *name && at.seq > moment.seq);
+        let process = |agent: &AgentSession| self.engine.known(&agent.name, &agent.id).ok()??.process;
+        let lives = |agent: &AgentSession| process(agent).is_none_or(|process| process.alive());
+        let goes_on = records.filter(|record| record.ended.is_none() && record.agent.as_ref().is_some_and(lives));
+        let does = |kind| kind != MomentKind::SessionStart && kind != MomentKind::SessionEnd;
+        let later = |name: &SessionName| {
+            state.moments.iter().any(|at| at.session == *name && at.seq > moment.seq && does(at.record.kind))
+        };
         goes_on.map(|record| record.name).filter(|name| *name != moment.session && later(name)).collect()
     }
 

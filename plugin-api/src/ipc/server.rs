@@ -34,14 +34,14 @@ pub struct Bounds {
     pub idle: Option<Duration>,
     /// The largest payload, bytes; [`MAX_REQUEST`] at most. What is read of it can take forty times that in memory.
     pub largest: u32,
-    /// Whether a client is told that its call goes on as long as this process does, also while the call does not look whether it shall stop: what it does
-    /// can then neither be cut short nor be taken for hanging. For what waits for a disk.
-    pub alive: bool,
+    /// For how long a client is told that its call goes on while the call does not look whether it shall stop, and was not asked to; none: not at all. For what
+    /// waits for a disk.
+    pub alive: Option<Duration>,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { hello: PAUSE, idle: None, largest: MAX_REQUEST, alive: false }
+        Self { hello: PAUSE, idle: None, largest: MAX_REQUEST, alive: None }
     }
 }
 
@@ -123,18 +123,20 @@ fn converse(socket: BorrowedFd<'_>, provider: &dyn Provider, bounds: Bounds) -> 
         unsaid: AtomicU32::new(0),
         began: Instant::now(),
         last_write: AtomicU64::new(0),
+        last_look: AtomicU64::new(0),
         gone: AtomicBool::new(false),
         closing: AtomicBool::new(false),
         offence: Mutex::new(None),
+        number: AtomicU64::new(0),
         cancelled: AtomicU64::new(0),
     };
     std::thread::scope(|scope| {
         // Closed at the end, also when this panics.
         let (_open, ended) = channel();
-        if bounds.alive {
+        if let Some(longest) = bounds.alive {
             let connection = &connection;
             // Where the user has no thread to spare: without.
-            let _ = std::thread::Builder::new().spawn_scoped(scope, move || connection.live_until(&ended));
+            let _ = std::thread::Builder::new().spawn_scoped(scope, move || connection.live_until(&ended, longest));
         }
         answer_calls(&connection, provider, bounds)
     })
@@ -223,11 +225,15 @@ struct Connection<'a> {
     began: Instant,
     /// Milliseconds after `began`.
     last_write: AtomicU64,
+    /// When the call began, or last looked whether it shall stop.
+    last_look: AtomicU64,
     /// The client went away, or broke the protocol.
     gone: AtomicBool,
     /// Nothing is heard of it any more, since it was silent for too long.
     closing: AtomicBool,
     offence: Mutex<Option<Error>>,
+    /// The last call's.
+    number: AtomicU64,
     /// Calls up to this number shall stop.
     cancelled: AtomicU64,
 }
@@ -282,6 +288,8 @@ impl Connection<'_> {
     fn answer(&self, provider: &dyn Provider, call: &CallIn, fds: Vec<OwnedFd>) -> Result<(), FrameError> {
         self.heard.store(0, Ordering::Relaxed);
         self.unsaid.store(0, Ordering::Relaxed);
+        self.number.store(call.number, Ordering::Relaxed);
+        self.looks();
         *self.writing() = true;
         let observer = CallObserver { connection: self, number: call.number };
         let op = Op::from_text(&call.op);
@@ -333,10 +341,25 @@ impl Connection<'_> {
         }
     }
 
-    /// Says so of each call until the connection ends.
-    fn live_until(&self, ended: &Receiver<()>) {
+    fn looks(&self) {
+        self.last_look.store(self.now(), Ordering::Relaxed);
+    }
+
+    /// Says so of each call until the connection ends: for so long after it last looked whether it shall stop, and until it shall.
+    fn live_until(&self, ended: &Receiver<()>, longest: Duration) {
         while ended.recv_timeout(ALIVE) == Err(RecvTimeoutError::Timeout) {
-            self.say_alive();
+            {
+                let runs = self.writing();
+                // Not between two calls: what comes then is the next one.
+                if *runs {
+                    self.listen(AT_ONCE);
+                }
+            }
+            let shall_stop = self.cancelled.load(Ordering::Relaxed) >= self.number.load(Ordering::Relaxed);
+            let since = self.now().saturating_sub(self.last_look.load(Ordering::Relaxed));
+            if !shall_stop && u128::from(since) < longest.as_millis() {
+                self.say_alive();
+            }
         }
     }
 }
@@ -349,6 +372,7 @@ struct CallObserver<'a> {
 
 impl Observer for CallObserver<'_> {
     fn progress(&self, progress: &Progress) {
+        self.connection.looks();
         if let Ok(payload) = wire::encode(progress) {
             self.connection.say(Kind::Progress, &payload);
         }
@@ -356,6 +380,7 @@ impl Observer for CallObserver<'_> {
 
     fn cancelled(&self) -> bool {
         let connection = self.connection;
+        connection.looks();
         connection.say_alive();
         connection.listen(AT_ONCE);
         connection.gone.load(Ordering::Relaxed) || connection.cancelled.load(Ordering::Relaxed) >= self.number

@@ -245,7 +245,7 @@ pub(crate) fn destroy(store: &Dir, target: &Dir, reference: &Reference, cx: &Con
 /// At once where this user can; else it goes into the trash by one rename, and is emptied behind. On disk when this returns: once the caller
 /// has forgotten it, nobody would know it any more if a power cut brought it back.
 fn take_away(depot: &Depot, folder: BorrowedFd<'_>, name: &[u8], mounted: &Mounted, cx: &Context<'_>) -> Result<()> {
-    mounted.refuse_inside(folder, name)?;
+    mounted.refuse_inside(folder, name, cx)?;
     if Removal::on(folder) != Removal::Emptied || !put_aside(depot, folder, name)? {
         remove::subvolume(folder, name, cx)?;
     }

@@ -99,7 +99,7 @@ impl Shelf {
 
     /// On a disk that is too full for a rename: what frees it has to work there. The folder is locked.
     fn remove_in_place(&self, id: &SnapshotId, folder: &OwnedFd, mounted: &Mounted, cx: &Context<'_>) -> Result<()> {
-        mounted.refuse(folder.as_fd(), TREE.as_bytes())?;
+        mounted.refuse(folder.as_fd(), TREE.as_bytes(), cx)?;
         // By one call it is there whole, or it is not. Else it is not whole from the first step on, and who ends in the middle leaves that.
         if !matches!(sys::destroy(folder, TREE.as_bytes()), Ok(()) | Err(Errno::NOENT)) {
             Record::strike(folder.as_fd()).map_err(|errno| {
@@ -157,7 +157,7 @@ pub(crate) fn discard(trash: BorrowedFd<'_>, name: &[u8], mounted: &Mounted, cx:
 /// Takes a tree away; what is there of a copied depot is a directory.
 fn tree(folder: BorrowedFd<'_>, mounted: &Mounted, cx: &Context<'_>) -> Result<()> {
     if has_tree(folder)? {
-        mounted.refuse(folder, TREE.as_bytes())?;
+        mounted.refuse(folder, TREE.as_bytes(), cx)?;
         remove::subvolume(folder, TREE.as_bytes(), cx)
     } else {
         remove::entry(folder, TREE.as_bytes(), cx)

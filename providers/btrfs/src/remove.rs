@@ -1,8 +1,9 @@
 //! Removing subvolumes, by whichever way this process may. The kernel takes away without a word what is mounted in one, and empties what is
 //! mounted of it: [`Mounted`] is asked before.
 
-use std::cell::OnceCell;
+use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use ah_plugin_api::{Context, Error, ErrorKind, Result};
 use ah_provider_directory::holders::Tables;
@@ -16,32 +17,41 @@ use crate::sys;
 /// Subvolumes nested deeper than that are not asked for, but found by walking.
 const DEEPEST: u32 = 64;
 
-/// What is mounted for whichever process, looked up when it is first asked for: one look for all that is removed in one go.
+/// What is mounted is looked up again for what is removed so long after the last time.
+const FRESH: Duration = Duration::from_secs(10);
+
+/// What is mounted for whichever process, looked up when it is first asked for: one look for all that is removed in one go, if that takes no longer than
+/// [`FRESH`].
 #[derive(Debug, Default)]
-pub(crate) struct Mounted(OnceCell<Tables>);
+pub(crate) struct Mounted(RefCell<Option<(Instant, Tables)>>);
 
 impl Mounted {
     /// An error if something of the subvolume `name` in `parent`, or in it, is mounted anywhere.
     ///
     /// # Errors
-    /// `Busy`.
-    pub(crate) fn refuse(&self, parent: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
-        self.look(parent, name, true)
+    /// `Busy`; `Cancelled`.
+    pub(crate) fn refuse(&self, parent: BorrowedFd<'_>, name: &[u8], cx: &Context<'_>) -> Result<()> {
+        self.look(parent, name, true, cx)
     }
 
     /// As [`Self::refuse`], but for mounts of it: who works in a clone by one (`exec`, say) is asked for before, and may be passed over.
     ///
     /// # Errors
-    /// `Busy`.
-    pub(crate) fn refuse_inside(&self, parent: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
-        self.look(parent, name, false)
+    /// `Busy`; `Cancelled`.
+    pub(crate) fn refuse_inside(&self, parent: BorrowedFd<'_>, name: &[u8], cx: &Context<'_>) -> Result<()> {
+        self.look(parent, name, false, cx)
     }
 
-    fn look(&self, parent: BorrowedFd<'_>, name: &[u8], shown: bool) -> Result<()> {
-        if self.0.get().is_none() {
-            let _ = self.0.set(Tables::read()?);
-        }
-        self.0.get().map_or(Ok(()), |tables| tables.refuse(parent, name, shown))
+    fn look(&self, parent: BorrowedFd<'_>, name: &[u8], shown: bool, cx: &Context<'_>) -> Result<()> {
+        let mut known = self.0.borrow_mut();
+        let fresh = known.take().filter(|(read, tables)| read.elapsed() < FRESH && tables.are_of(parent));
+        let (read, tables) = match fresh {
+            Some(fresh) => fresh,
+            None => (Instant::now(), Tables::read(parent, cx)?),
+        };
+        let refused = tables.refuse(parent, name, shown);
+        *known = Some((read, tables));
+        refused
     }
 }
 
@@ -64,7 +74,7 @@ fn nested(parent: BorrowedFd<'_>, name: &[u8], depth: u32, cx: &Context<'_>) -> 
             "the kernel keeps the subvolume {shown}: it is the default one, is being sent, is immutable, or has a swap file in use"
         );
         Error::new(ErrorKind::Busy, message).with_hint(
-            "end what sends it or swaps to it; another default one: btrfs subvolume set-default 5 MOUNTPOINT; then repeat",
+            "end what sends it or swaps to it; if it is the default one (btrfs subvolume get-default MOUNTPOINT), and nothing is started from it, make another that; then repeat",
         )
     };
     // Who may remove one by one call is told so of nothing else, and is not to empty it instead.

@@ -7,11 +7,13 @@
 //! A descriptor of the directory itself holds nobody up: whoever has one finds an empty, removed directory in the end, and the caller has one.
 //! Nor does this process's own working directory: whoever asks for it from inside, by `-C`, knows what they do.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
+use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ah_plugin_api::{Context, Error, ErrorKind, RelPath, Result, text};
@@ -157,28 +159,86 @@ pub fn refuse_open_entry(dir: BorrowedFd<'_>, name: &[u8], stat: &Statx) -> Resu
     }
 }
 
-/// The mounts of all processes that can be seen. Read once: that costs a look at each of them.
+/// So much of other processes' tables is read where that is done again and again, bytes: who has a namespace may fill it with mounts.
+const MOST_READ: usize = 64 << 20;
+
+/// After so many mounts it is looked whether this shall stop.
+const BETWEEN_LOOKS: usize = 10_000;
+
+/// The tables of mounts of the other processes that can be seen; of those that have the same one, one. No more are read once that was so much.
+fn tables_of_others(most: usize) -> impl Iterator<Item = (Process, Mounts)> {
+    let (state, mut seen, mut read) = (RandomState::new(), HashSet::new(), 0_usize);
+    let table = move |process: Process| {
+        if read > most {
+            return None;
+        }
+        let table = std::fs::read(process.folder.join("mountinfo")).unwrap_or_default();
+        read = read.saturating_add(table.len());
+        Some(seen.insert(state.hash_one(&table)).then(|| (process, Mounts::parse(&table))))
+    };
+    Process::others().map_while(table).flatten()
+}
+
+/// A place where something is mounted.
+#[derive(Debug)]
+struct Somewhere {
+    point: PathBuf,
+    /// Whose mount it is, if it is none of this process's.
+    process: Option<Arc<str>>,
+}
+
+/// What is mounted of a filesystem, and on it, for all processes that can be seen. Read once: that costs a look at each of them.
 #[derive(Debug)]
 pub struct Tables {
     own: Mounts,
-    /// Of those that have the same ones, one.
-    others: Vec<(Process, Mounts)>,
+    device: String,
+    /// Its directories that are mounted, and those on which something is, each with one such place.
+    shown: BTreeMap<PathBuf, Somewhere>,
+    covered: BTreeMap<PathBuf, Somewhere>,
 }
 
 impl Tables {
-    /// Reads them.
+    /// Reads them for the filesystem on which something open is.
     ///
     /// # Errors
-    /// As [`Mounts::read`].
-    pub fn read() -> Result<Self> {
+    /// As [`Mounts::read`]; `Cancelled`.
+    pub fn read(on: BorrowedFd<'_>, cx: &Context<'_>) -> Result<Self> {
         let own = Mounts::read()?;
-        let mut seen = HashSet::new();
-        let table = |process: Process| {
-            let table = std::fs::read(process.folder.join("mountinfo")).ok()?;
-            let mounts = Mounts::parse(&table);
-            seen.insert(table).then_some((process, mounts))
-        };
-        Ok(Self { own, others: Process::others().filter_map(table).collect() })
+        let device = own.of(on).map_or_else(String::new, |mount| mount.device.clone());
+        let mut this = Self { own: Mounts::default(), device, shown: BTreeMap::new(), covered: BTreeMap::new() };
+        this.add(&own, None);
+        this.own = own;
+        let mut unlooked = 0;
+        for (process, table) in tables_of_others(MOST_READ) {
+            this.add(&table, Some(&process.to_string().into()));
+            unlooked += table.iter().count();
+            if unlooked > BETWEEN_LOOKS {
+                cx.check_cancelled()?;
+                unlooked = 0;
+            }
+        }
+        Ok(this)
+    }
+
+    fn add(&mut self, table: &Mounts, process: Option<&Arc<str>>) {
+        let of_it: HashMap<u64, &Mount> =
+            table.iter().filter(|mount| mount.device == self.device).map(|mount| (mount.id, mount)).collect();
+        let somewhere = |mount: &Mount| Somewhere { point: mount.point.clone(), process: process.cloned() };
+        for mount in of_it.values() {
+            self.shown.entry(mount.root.clone()).or_insert_with(|| somewhere(mount));
+        }
+        for mount in table.iter() {
+            // Whatever that place is called there.
+            let Some(on) = of_it.get(&mount.parent) else { continue };
+            let Ok(at) = mount.point.strip_prefix(&on.point) else { continue };
+            self.covered.entry(on.root.join(at)).or_insert_with(|| somewhere(mount));
+        }
+    }
+
+    /// Whether they were read for the filesystem on which something open is.
+    #[must_use]
+    pub fn are_of(&self, fd: BorrowedFd<'_>) -> bool {
+        self.own.of(fd).is_some_and(|mount| mount.device == self.device)
     }
 
     /// An error if the directory of that name in an open one has something mounted in it, for any process; with `shown` also if it is mounted
@@ -190,40 +250,37 @@ impl Tables {
         let path = path_of(parent);
         let Some(mount) = self.own.of(parent) else { return Ok(()) };
         let Ok(inside) = path.strip_prefix(&mount.point) else { return Ok(()) };
-        let (device, root) = (&mount.device, mount.root.join(inside).join(OsStr::from_bytes(name)));
-        let concerned = |table: &Mounts| {
-            // Those of its filesystem, and what is mounted on them: whatever that place is called there.
-            let of_it: Vec<_> = table.iter().filter(|mount| mount.device == *device).collect();
-            let covers = |mount: &Mount, on: &Mount| {
-                let at = mount.point.strip_prefix(&on.point).map(|at| on.root.join(at));
-                on.id == mount.parent && at.is_ok_and(|at| at.starts_with(&root))
-            };
-            let inside = || table.iter().find(|mount| of_it.iter().any(|on| covers(mount, on)));
-            let itself = of_it.iter().copied().find(|mount| shown && mount.root.starts_with(&root));
-            itself.or_else(inside).map(|mount| mount.point.clone())
+        let root = mount.root.join(inside).join(OsStr::from_bytes(name));
+        // Paths are in the order of their components, so what is inside comes right behind.
+        let first = |places: &'_ BTreeMap<PathBuf, Somewhere>| {
+            let next = places.range(root.clone()..).next().filter(|(at, _)| at.starts_with(&root));
+            next.map(|(_, place)| (place.point.clone(), place.process.clone()))
+        };
+        let Some((point, process)) = first(&self.covered).or_else(|| first(&self.shown).filter(|_| shown)) else {
+            return Ok(());
         };
         let what = path.join(OsStr::from_bytes(name)).display().to_string();
-        if let Some(point) = concerned(&self.own) {
-            let message = format!("{what} is in use: something of it, or in it, is mounted at {}", point.display());
-            let hint = format!("umount {}; then repeat", text::shell(point.as_os_str()));
-            return Err(Error::new(ErrorKind::Busy, message).with_hint(hint));
-        }
-        let others = || self.others.iter().find_map(|(process, table)| Some((process, concerned(table)?)));
-        if let Some((process, point)) = others() {
-            let message = format!(
-                "{what} is in use: the process {process} has mounts of its own, one of which is of it, or in it: {}",
-                point.display()
-            );
-            return Err(Error::new(ErrorKind::Busy, message).with_hint("unmount it there, or end it, then repeat"));
-        }
-        Ok(())
+        let (message, hint) = match process {
+            None => (
+                format!("{what} is in use: something of it, or in it, is mounted at {}", point.display()),
+                format!("umount {}; then repeat", text::shell(point.as_os_str())),
+            ),
+            Some(process) => (
+                format!(
+                    "{what} is in use: the process {process} has mounts of its own, one of which is of it, or in it: {}",
+                    point.display()
+                ),
+                "unmount it there, or end it, then repeat".to_owned(),
+            ),
+        };
+        Err(Error::new(ErrorKind::Busy, message).with_hint(hint))
     }
 }
 
 /// An error if the directory is mounted elsewhere, or if something is mounted over it or in it for some process: that would go on in the
 /// former one, or in the new one.
 pub fn refuse_mounts(dir: BorrowedFd<'_>) -> Result<()> {
-    let Tables { own, others } = Tables::read()?;
+    let own = Mounts::read()?;
     let path = path_of(dir);
     let Some(mount) = own.of(dir) else { return Ok(()) };
     let Ok(inside) = path.strip_prefix(&mount.point) else { return Ok(()) };
@@ -232,7 +289,7 @@ pub fn refuse_mounts(dir: BorrowedFd<'_>) -> Result<()> {
         let message = format!("the workspace is mounted at {} too", found.point.display());
         return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("unmount it, then repeat"));
     }
-    for (process, theirs) in others {
+    for (process, theirs) in tables_of_others(usize::MAX) {
         // Another namespace's paths say something only where its root is ours.
         let is_ours = top(&theirs) == place.top;
         let own_too = |mount: &Mount| own.iter().any(|own| own.id == mount.id);

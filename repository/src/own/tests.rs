@@ -116,10 +116,13 @@ fn a_plain_repository_loses_its_locks_and_linked_work_trees_only() {
     std::fs::create_dir_all(path.join(".git/refs/heads/topic/deep")).unwrap();
     let locks = ["index.lock", "ORIG_HEAD.lock", "gc.pid", "refs/heads/trunk.lock", "refs/heads/topic/deep/x.lock"];
     locks.iter().for_each(|lock| write(&path.join(".git").join(lock), ""));
+    // A ref may be called so.
+    std::fs::copy(path.join(".git/refs/heads/trunk"), path.join(".git/refs/heads/gc.pid")).unwrap();
     let notes = own(&copy, None, None, &Context::quiet()).unwrap();
     assert_eq!(notes.len(), 1);
     assert!(!path.join("trees/inside/.git").exists() && path.join("trees/inside/file").exists());
     assert_eq!(locks.map(|lock| path.join(".git").join(lock).exists()), [false; 5]);
+    assert!(path.join(".git/refs/heads/gc.pid").exists());
     git(&path, &["update-ref", "refs/heads/trunk", "refs/heads/inside"]);
     assert!(!path.join(".git/worktrees").exists());
     // The user's are as they were.

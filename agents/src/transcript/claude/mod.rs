@@ -174,10 +174,8 @@ pub(super) fn look(line: &[u8]) -> Seen {
     Seen { uuid, time, what: line.what() }
 }
 
-/// Whether a message's text is what a person typed, and not the program's.
-pub(crate) fn is_typed(text: &str) -> bool {
-    typed_text(text).is_some()
-}
+/// How a notice begins of a command in the background that ended.
+pub(crate) const NOTICE: &str = "<task-notification>";
 
 /// What a person typed, of a message's text; `None` if the program wrote it.
 fn typed_text(text: &str) -> Option<String> {
@@ -187,7 +185,7 @@ fn typed_text(text: &str) -> Option<String> {
         "<bash-input>",
         "<bash-stdout>",
         "<bash-stderr>",
-        "<task-notification>",
+        NOTICE,
         "<system-reminder>",
         "[Request interrupted by user",
     ];

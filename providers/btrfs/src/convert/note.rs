@@ -206,15 +206,20 @@ impl Said {
     /// Whether the copy is where it took the former directory's place, whatever it is called by now.
     fn is_copy_in(&self, above: &Dir) -> Result<bool, Errno> {
         let Some(copy) = self.copy.as_deref().and_then(|copy| copy.split(' ').next()) else { return Ok(false) };
-        let is_it = |name: &Vec<u8>| {
+        for name in names(above.as_fd())? {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             // Opened only where it can be one: a look at another one may wake an automount.
-            look(above, name).is_ok_and(|stat| is_root(&stat))
-                && rustix::fs::openat(above, name.as_slice(), flags, Mode::empty())
-                    .and_then(sys::info)
-                    .is_ok_and(|info| hex(&info.uuid) == copy)
-        };
-        Ok(names(above.as_fd())?.iter().any(is_it))
+            if !look(above, &name).is_ok_and(|stat| is_root(&stat)) {
+                continue;
+            }
+            match rustix::fs::openat(above, name.as_slice(), flags, Mode::empty()).and_then(sys::info) {
+                Ok(info) if hex(&info.uuid) == copy => return Ok(true),
+                // It may be the one.
+                Err(Errno::ACCESS) => return Err(Errno::ACCESS),
+                Ok(_) | Err(_) => {}
+            }
+        }
+        Ok(false)
     }
 
     /// Whether nobody did anything in the former directory since the copy was begun: nothing in it has changed since that was made.

@@ -25,6 +25,8 @@ use crate::home;
 const IDLE: Duration = Duration::from_secs(30);
 /// A caller that asks for nothing for so long is hung up on: it calls again when it needs to.
 const SILENT: Duration = Duration::from_secs(10);
+/// So long a call may go on without a look at whether it shall stop, before it is taken for one that hangs.
+const LONGEST: Duration = Duration::from_secs(600);
 /// How often it is looked at whether it shall end.
 const TICK: Duration = Duration::from_millis(500);
 /// So long one that is about to end is waited for.
@@ -153,8 +155,8 @@ fn say_ready() -> rustix::io::Result<()> {
 /// Answers who connects until it shall end, and who is left then.
 fn serve(listener: UnixListener, home: &Dir, service: &Service, stop: &std::sync::atomic::AtomicBool) {
     let connections = AtomicUsize::new(0);
-    // What waits for a disk, for however long, is done all the same: nobody is to be told that it failed.
-    let bounds = ipc::Bounds { idle: Some(SILENT), alive: true, ..ipc::Bounds::default() };
+    // What waits for a disk is done all the same: nobody is to be told that it failed.
+    let bounds = ipc::Bounds { idle: Some(SILENT), alive: Some(LONGEST), ..ipc::Bounds::default() };
     let mut needed = Instant::now();
     std::thread::scope(|scope| {
         let mut streams: Vec<std::sync::Weak<UnixStream>> = Vec::new();

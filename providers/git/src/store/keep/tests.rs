@@ -190,15 +190,18 @@ fn a_hostile_repository_is_harmless() {
     bench.commit("one");
     let objects = bench.repository.join(".git/objects");
     let fifo = |path: &Path| assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
-    std::fs::create_dir_all(objects.join("ab")).unwrap();
-    fifo(&objects.join("ab").join("c".repeat(38)));
-    std::os::unix::fs::symlink("/etc/passwd", objects.join("ab").join("d".repeat(38))).unwrap();
+    // One in which no object of the repository's own lies.
+    let folder = (0..256).map(|first| format!("{first:02x}")).find(|name| !objects.join(name).exists()).unwrap();
+    std::fs::create_dir_all(objects.join(&folder)).unwrap();
+    fifo(&objects.join(&folder).join("c".repeat(38)));
+    std::os::unix::fs::symlink("/etc/passwd", objects.join(&folder).join("d".repeat(38))).unwrap();
     let head = git(&bench.repository, &["rev-parse", "HEAD"]);
     let list = bench.snapshot("one", &bench.repository).unwrap();
     std::fs::remove_dir_all(bench.repository.join(".git")).unwrap();
     bench.check(list, &head);
     let dir = bench.store.folders.keep.try_clone().unwrap();
-    assert!(crate::store::files::names(crate::store::files::open_dir(&dir, "loose/ab").unwrap()).unwrap().is_empty());
+    let kept = crate::store::files::open_dir(&dir, &format!("loose/{folder}")).unwrap();
+    assert!(crate::store::files::names(kept).unwrap().is_empty());
 }
 
 /// Every file and folder below `dir`.

@@ -19,7 +19,7 @@
 //! | 3 Cancel | client | `{number}` | the call shall stop; it is answered all the same |
 //! | 4 Progress | server | [`crate::Progress`] | while a call runs; may be left out when the client is slow |
 //! | 5 Log | server | `{level, message}` | while a call runs; left out when the client is slow, and counted before the answer |
-//! | 6 Alive | server | nothing | while a call runs and looks whether it shall stop, about once a second; or, as the server likes, whatever it does |
+//! | 6 Alive | server | nothing | while a call runs and looks whether it shall stop, about once a second; or, for as long as the server likes, while it does not, unless it was told to stop |
 //! | 7 Answer | server | of the operation | the call is done |
 //! | 8 Error | server | [`crate::Error`] | the call failed; or, followed by the end, the client broke the protocol |
 //!

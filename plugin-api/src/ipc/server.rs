@@ -112,7 +112,7 @@ pub fn serve_one_of(stream: &UnixStream, offered: &dyn Offered, bounds: Bounds) 
 }
 
 /// Answers calls until the client goes away. One thread does it all, but for the signs of life that were asked for: while a call runs, whoever asks whether
-/// it shall stop looks what the client has said meanwhile.
+/// it shall stop, or gives such a sign, looks what the client has said meanwhile.
 fn converse(socket: BorrowedFd<'_>, provider: &dyn Provider, bounds: Bounds) -> Result<()> {
     let connection = Connection {
         socket,
@@ -225,7 +225,7 @@ struct Connection<'a> {
     began: Instant,
     /// Milliseconds after `began`.
     last_write: AtomicU64,
-    /// When the call began, or last looked whether it shall stop.
+    /// When the call began, or last looked whether it shall stop; the same.
     last_look: AtomicU64,
     /// The client went away, or broke the protocol.
     gone: AtomicBool,

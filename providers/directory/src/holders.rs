@@ -252,11 +252,9 @@ impl Tables {
         let Ok(inside) = path.strip_prefix(&mount.point) else { return Ok(()) };
         let root = mount.root.join(inside).join(OsStr::from_bytes(name));
         // Paths are in the order of their components, so what is inside comes right behind.
-        let first = |places: &'_ BTreeMap<PathBuf, Somewhere>| {
-            let next = places.range(root.clone()..).next().filter(|(at, _)| at.starts_with(&root));
-            next.map(|(_, place)| (place.point.clone(), place.process.clone()))
-        };
-        let Some((point, process)) = first(&self.covered).or_else(|| first(&self.shown).filter(|_| shown)) else {
+        let places = [Some(&self.covered), shown.then_some(&self.shown)].into_iter().flatten();
+        let mut next = places.filter_map(|places| places.range(root.clone()..).next());
+        let Some((_, Somewhere { point, process })) = next.find(|(at, _)| at.starts_with(&root)) else {
             return Ok(());
         };
         let what = path.join(OsStr::from_bytes(name)).display().to_string();

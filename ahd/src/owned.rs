@@ -4,7 +4,9 @@
 //! belongs to their user id. Whether they may have *all* of the subvolume or dataset that it lies in captured is another question: its root
 //! must be theirs too, or the administrator must have allowed it.
 
+use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
 
 use ah_plugin_api::{Dir, Error, ErrorKind, Result};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, StatVfsMountFlags};
@@ -113,7 +115,7 @@ pub(crate) fn directory(dir: &Dir, peer: &Peer, what: &str) -> Result<Owned> {
 fn from_here(dir: &Dir, about: &About) -> Result<Option<(Dir, Mount)>> {
     // A filesystem that cannot be told of in this way is none of those that snapshots are taken of.
     let Ok(handle) = Handle::of(dir.as_fd()) else { return Ok(None) };
-    for mount in mounts::all()?.into_iter().filter(|mount| is_local(&mount.kind)).take(MAX_MOUNTS) {
+    for mount in reached(mounts::all()?).take(MAX_MOUNTS) {
         let same = |found: &About| found.same_file(about) && found.mount == mount.id;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -136,6 +138,14 @@ fn from_here(dir: &Dir, about: &About) -> Result<Option<(Dir, Mount)>> {
         }
     }
     Ok(None)
+}
+
+/// The mounts of local filesystems, but those that a filesystem in a user's program stands on the way to: it may keep who passes for ever.
+fn reached(all: Vec<Mount>) -> impl Iterator<Item = Mount> {
+    let programs = all.iter().filter(|mount| mount.kind.starts_with("fuse") && mount.point.as_os_str() != "/");
+    let programs: HashSet<PathBuf> = programs.map(|mount| mount.point.clone()).collect();
+    let is_free = move |mount: &Mount| !mount.point.ancestors().any(|above| programs.contains(above));
+    all.into_iter().filter(move |mount| is_local(&mount.kind) && is_free(mount))
 }
 
 /// Filesystems whose contents another program or machine makes up, or that are no place for files.
@@ -218,6 +228,28 @@ mod tests {
             assert!(!is_token(bad), "{bad:?}");
         }
         assert!(is_token("abc123"));
+    }
+
+    #[test]
+    fn no_way_leads_through_a_program_of_a_users() {
+        let mount = |kind: &str, point: &str| Mount {
+            id: 1,
+            root: "/".into(),
+            point: point.into(),
+            kind: kind.to_owned(),
+            noexec: false,
+            nosymfollow: false,
+        };
+        let all = vec![
+            mount("ext4", "/"),
+            mount("btrfs", "/home/u/work/branch"),
+            mount("fuse.sshfs", "/home/u/work"),
+            mount("btrfs", "/home/u/works"),
+            mount("nfs", "/srv"),
+            mount("ext4", "/srv/disk"),
+        ];
+        let found: Vec<_> = reached(all).map(|mount| mount.point).collect();
+        assert_eq!(found, ["/", "/home/u/works", "/srv/disk"].map(PathBuf::from));
     }
 
     #[test]

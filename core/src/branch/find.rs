@@ -50,7 +50,7 @@ impl Workspace {
                 BranchState::Removing => "taken away",
                 _ => continue,
             };
-            if !file.maker.alive() {
+            if file.is_left_unfinished(self.engine.home()).unwrap_or(false) {
                 let message = format!("the branch {} is half {what}: the process at it has ended", file.record.name);
                 let hint = "`ah agent fs gc` takes away what is left of it";
                 self.engine.notify(Notice::new(NoticeKind::Other, message).with_hint(hint));

@@ -205,6 +205,17 @@ impl BranchFile {
         self.made_at = here;
     }
 
+    /// Whether it was left half made, or half taken away, by a process that has ended. The process may have come to its end, and written that down, after
+    /// this was read: what is there once it is found dead is the last of it.
+    pub(crate) fn is_left_unfinished(&self, home: &Home) -> Result<bool> {
+        let open = |file: &Self| matches!(file.record.state, BranchState::Making | BranchState::Removing);
+        if !open(self) || self.maker.alive() {
+            return Ok(false);
+        }
+        let last = Self::load(home, &self.record.id)?;
+        Ok(last.is_some_and(|last| last.record.state == self.record.state && last.maker == self.maker))
+    }
+
     fn path(home: &Home, id: &BranchId) -> PathBuf {
         Self::path_in(home.path(), id)
     }

@@ -137,7 +137,11 @@ impl Workspace {
                     .with_hint("wait for it to end, then repeat"));
             }
             // Nobody was ever given it.
-            BranchState::Making => {}
+            BranchState::Making if file.is_left_unfinished(self.engine.home())? => {}
+            BranchState::Making => {
+                return Err(Error::new(ErrorKind::Busy, format!("the branch {name} was being made until this moment"))
+                    .with_hint("repeat the command"));
+            }
             _ if force => {}
             _ => {
                 self.go_on_removing(&file)?;

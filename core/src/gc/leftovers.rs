@@ -115,9 +115,16 @@ impl Workspace {
         let (branches, unreadable) = branch::read_all(self.engine.home())?;
         report.tell(&unreadable);
         for mut file in branches {
-            let open = matches!(file.record.state, BranchState::Making | BranchState::Removing);
-            if file.record.origin != self.id || !open || file.maker.alive() {
+            if file.record.origin != self.id {
                 continue;
+            }
+            match file.is_left_unfinished(self.engine.home()) {
+                Ok(false) => continue,
+                Ok(true) => {}
+                Err(error) => {
+                    report.note(&format!("looking at the branch {}", file.record.name), Err(error))?;
+                    continue;
+                }
             }
             if let Err(error) = self.go_on_removing(&file) {
                 report.note(&format!("looking at the branch {}", file.record.name), Err(error))?;

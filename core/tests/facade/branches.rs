@@ -271,6 +271,32 @@ fn killed(lab: &Lab, branch: &BranchRecord, state: &str) {
     fs::write(&file, serde_json::to_vec(&value).unwrap()).unwrap();
 }
 
+#[test]
+fn gc_leaves_a_branch_whose_maker_came_to_its_end_meanwhile() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let workspace = lab.open();
+    // As they are looked at.
+    let mut both = ["a", "b"].map(|name| workspace.branch(&named(name)).unwrap());
+    both.sort_by_key(|branch| (branch.created, branch.id.clone()));
+    let [first, second] = both;
+    let ready = fs::read(record(&lab, &second)).unwrap();
+    killed(&lab, &first, "making");
+    killed(&lab, &second, "making");
+    let file = record(&lab, &second);
+    let maker = serde_json::from_slice::<serde_json::Value>(&fs::read(&file).unwrap()).unwrap()["maker"].clone();
+    let mut ready: serde_json::Value = serde_json::from_slice(&ready).unwrap();
+    ready["maker"] = maker;
+    let then = file.clone();
+    *lab.fake.on_destroy.lock().unwrap() = Some(Box::new(move || {
+        fs::write(&then, serde_json::to_vec(&ready).unwrap()).unwrap();
+    }));
+    let report = workspace.gc(&GcOptions::default()).unwrap();
+    assert!(report.failures.is_empty() && report.actions.len() == 1, "{report:?}");
+    assert!(!first.path.exists() && second.path.exists() && file.exists());
+    workspace.find_ready_branch(&second.name).unwrap();
+}
+
 /// A workspace that is a repository as far as one looks at its files, with `.env` and `target/` ignored.
 fn repository(lab: &Lab) -> ah_core::Workspace {
     lab.write(".gitignore", ".env*\ntarget/\n");

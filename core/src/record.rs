@@ -33,7 +33,8 @@ pub struct SnapshotRecord {
     /// The session on whose timeline it stands.
     #[serde(default = "SessionName::main")]
     pub session: SessionName,
-    /// Its place in the order of all events of the workspace.
+    /// Its place in the order of all events of the workspace. One that `gc` listed again has the place at which it was taken: the event that has the
+    /// same number, if there is one, came behind it.
     #[serde(default)]
     pub seq: u64,
     /// When it was taken.

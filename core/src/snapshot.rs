@@ -181,6 +181,18 @@ impl Workspace {
     }
 }
 
+impl Workspace {
+    /// What a snapshot of that kind that is taken now says of itself to its provider: what it is, whose, and behind which event it stands.
+    pub(crate) fn attributes_of(&self, kind: SnapshotKind, session: &SessionName) -> BTreeMap<String, String> {
+        BTreeMap::from([
+            ("session".to_owned(), session.to_string()),
+            ("kind".to_owned(), kind.to_string()),
+            ("workspace".to_owned(), self.id.to_string()),
+            ("after".to_owned(), self.log().last_seq().to_string()),
+        ])
+    }
+}
+
 /// The error of a provider, with the next one offered to a person.
 pub(crate) fn offered(error: Error, command: &str, failed: &Served, next: &Served) -> Error {
     let own = error.hint.as_deref().map_or_else(String::new, |hint| format!("{hint}; or "));
@@ -424,9 +436,7 @@ impl Taking<'_> {
     fn own_attributes(&self) -> BTreeMap<String, String> {
         let mut own: BTreeMap<String, String> =
             self.attributes().into_iter().map(|(key, value)| (format!("label.{key}"), value)).collect();
-        own.insert("session".to_owned(), self.session.to_string());
-        own.insert("kind".to_owned(), self.options.kind.to_string());
-        own.insert("workspace".to_owned(), self.workspace.id.to_string());
+        own.extend(self.workspace.attributes_of(self.options.kind, &self.session));
         if self.options.keep {
             own.insert("kept".to_owned(), "true".to_owned());
         }

@@ -40,21 +40,31 @@ impl State {
         }
         let mut seen = BTreeSet::new();
         let mut snapshots = Vec::new();
-        for event in &report.events {
-            let (EventBody::Snapshot { snapshot } | EventBody::Recovered { snapshot }) = &event.body else { continue };
+        for (at, event) in report.events.iter().enumerate() {
+            let (snapshot, found_at) = match &event.body {
+                EventBody::Snapshot { snapshot } => (snapshot, None),
+                EventBody::Recovered { snapshot, after } => {
+                    (snapshot, Some(place(&report.events[..=at], snapshot, *after)))
+                }
+                _ => continue,
+            };
             // A snapshot is listed twice if gc recovered it while its maker was only slow; the first line counts.
             if removed.contains(&snapshot.id) || !seen.insert(&snapshot.id) {
                 continue;
             }
             let mut snapshot = (**snapshot).clone();
+            snapshot.seq = found_at.unwrap_or(snapshot.seq);
             if let Some((label, kept)) = edits.get(&snapshot.id) {
                 if let Some(label) = label {
                     snapshot.label = Some((*label).clone()).filter(|label| !label.is_empty());
                 }
                 snapshot.kept = kept.unwrap_or(snapshot.kept);
             }
-            snapshots.push(snapshot);
+            // One that has the place of another event was taken before it.
+            snapshots.push(((snapshot.seq, found_at.is_none(), found_at.map(|_| snapshot.time)), snapshot));
         }
+        snapshots.sort_by_key(|(place, _)| *place);
+        let snapshots = snapshots.into_iter().map(|(_, snapshot)| snapshot).collect();
         drop(seen);
         let (moments, rewound) = moments_of(&report.events, &removed);
         Self { snapshots, moments, rewound, removed, gap: report.faults.into_iter().next(), events: report.events }
@@ -88,6 +98,14 @@ impl State {
 /// The moments of events, which are in order, and those of them that their sessions went back behind.
 pub(crate) fn moments(events: &[Event]) -> (Vec<Moment>, BTreeSet<SnapshotId>) {
     moments_of(events, &removed(events))
+}
+
+/// The place of a snapshot that gc listed again, with the last of these events: before what came when it had been taken, or `@` would mean
+/// an old state, and what is newer would go by rule. Who made it said which event was the last by then; where that was not yet said, times tell.
+fn place(events: &[Event], snapshot: &SnapshotRecord, after: Option<u64>) -> u64 {
+    let found = events.last().map_or(0, |event| event.seq);
+    let by_time = || events.iter().rev().take_while(|event| event.time > snapshot.time).last().map(|event| event.seq);
+    after.map(|after| after.saturating_add(1)).or_else(by_time).unwrap_or(found).min(found)
 }
 
 fn removed(events: &[Event]) -> BTreeSet<SnapshotId> {
@@ -125,4 +143,50 @@ fn moments_of(events: &[Event], removed: &BTreeSet<SnapshotId>) -> (Vec<Moment>,
     }
     let left = left_behind(events, &moments, With::Any);
     (moments, left)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::SessionName;
+    use crate::text;
+    use ah_plugin_api::Timestamp;
+
+    fn at(secs: i64) -> Timestamp {
+        Timestamp { secs, nanos: 0 }
+    }
+
+    #[test]
+    fn a_snapshot_that_was_found_again_has_the_place_at_which_it_was_taken() {
+        let line = |seq: u64, secs: i64, id: &str, taken: i64, after: Option<u64>, kind: &str| {
+            let snapshot = serde_json::json!({
+                "id": id, "kind": "manual", "provider": "git", "reference": "r", "durability": "durable",
+                "seq": seq, "time": text::format_time(at(taken)),
+            });
+            let body = serde_json::json!({ "type": kind, "snapshot": snapshot, "after": after });
+            let body = serde_json::from_value(body).unwrap();
+            Event { seq, time: at(secs), session: SessionName::main(), body }
+        };
+        let (one, two, three, four) = ("kkkkkkkkkkkk", "llllllllllll", "mmmmmmmmmmmm", "nnnnnnnnnnnn");
+        let snapshot = |seq, second, id| line(seq, second, id, second, None, "snapshot");
+        let ids = |events: Vec<Event>| {
+            let state = State::of(TimelineReport { events, ..TimelineReport::default() });
+            state.snapshots.into_iter().map(|it| (it.id.to_string(), it.seq)).collect::<Vec<_>>()
+        };
+        let want = |all: &[(&str, u64)]| all.iter().map(|(id, seq)| ((*id).to_owned(), *seq)).collect::<Vec<_>>();
+        // By what it says itself, whatever the clock did since.
+        let found = line(5, 9, two, 40, Some(1), "recovered");
+        let events = vec![snapshot(1, 10, one), snapshot(2, 5, three), snapshot(3, 6, four), found];
+        assert_eq!(ids(events), want(&[(one, 1), (two, 2), (three, 2), (four, 3)]));
+        // By time, as it was written formerly.
+        let found = |after| line(5, 50, two, 20, after, "recovered");
+        let before = || vec![snapshot(1, 10, one), snapshot(3, 30, three), snapshot(4, 40, four)];
+        assert_eq!(ids([before(), vec![found(None)]].concat()), want(&[(one, 1), (two, 3), (three, 3), (four, 4)]));
+        // Behind where it was found it cannot be.
+        assert_eq!(ids([before(), vec![found(Some(u64::MAX))]].concat()).last(), want(&[(two, 5)]).first());
+        // Two of one place, in the order of their times.
+        let again = line(6, 50, "oooooooooooo", 15, Some(2), "recovered");
+        let order = ids([before(), vec![found(Some(2)), again]].concat());
+        assert_eq!(order[1..3], want(&[("oooooooooooo", 3), (two, 3)]));
+    }
 }

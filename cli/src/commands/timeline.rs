@@ -157,7 +157,7 @@ fn row(event: &Event, moments: &HashMap<&str, &Moment>, left: &BTreeSet<Snapshot
             };
             (name, snapshot.id.to_string(), label(snapshot))
         }
-        EventBody::Recovered { snapshot } => plain("recovered", snapshot.id.as_str(), label(snapshot)),
+        EventBody::Recovered { snapshot, .. } => plain("recovered", snapshot.id.as_str(), label(snapshot)),
         EventBody::Moment(record) => {
             // As it became.
             let moment = moments.get(record.id.as_str()).map_or(&**record, |moment| &moment.record);

@@ -35,7 +35,7 @@ fn settle(id: &SnapshotId, outcome: Result<bool>, failed: &mut Failed) -> Result
 /// The snapshot that an event lists.
 fn listed(event: &Event) -> Option<&SnapshotId> {
     match &event.body {
-        EventBody::Snapshot { snapshot } | EventBody::Recovered { snapshot } => Some(&snapshot.id),
+        EventBody::Snapshot { snapshot } | EventBody::Recovered { snapshot, .. } => Some(&snapshot.id),
         _ => None,
     }
 }
@@ -257,7 +257,8 @@ impl Workspace {
         let labels = snapshot.attributes.iter();
         let labels = labels.filter_map(|(key, value)| Some((key.strip_prefix("label.")?.to_owned(), value.clone())));
         record.attributes = labels.collect();
-        self.append(&session, EventBody::Recovered { snapshot: Box::new(record) }, Durability::Durable)?;
+        let after = attribute("after").and_then(|after| after.parse().ok());
+        self.append(&session, EventBody::Recovered { snapshot: Box::new(record), after }, Durability::Durable)?;
         Ok(())
     }
 }

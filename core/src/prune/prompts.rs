@@ -33,7 +33,7 @@ struct Prompt<'a> {
 }
 
 impl Prompts {
-    /// Those of a timeline's events and moments, and of the snapshots that are there.
+    /// Those of a timeline's events and moments, and of the snapshots that are there, each in the order of their places.
     pub(super) fn of(events: &[Event], moments: &[Moment], snapshots: &[SnapshotRecord]) -> Self {
         let mut this = Self::default();
         let there: BTreeSet<&SnapshotId> = snapshots.iter().map(|snapshot| &snapshot.id).collect();
@@ -41,8 +41,7 @@ impl Prompts {
         for snapshot in snapshots.iter().filter(|snapshot| snapshot.counts()) {
             sessions.entry(&snapshot.session).or_default().push(snapshot);
         }
-        for own in sessions.values_mut() {
-            own.sort_by_key(|snapshot| snapshot.seq);
+        for own in sessions.values() {
             this.last_of_session.extend(own.last().map(|snapshot| snapshot.id.clone()));
         }
         let mut prompts: BTreeMap<&SessionName, Vec<Prompt<'_>>> = BTreeMap::new();
@@ -74,7 +73,7 @@ impl Prompts {
             this.keepers.extend(stand_for(prompts, own));
             let first = prompts.first().map_or(u64::MAX, |prompt| prompt.seq);
             let mut hours = BTreeMap::new();
-            for snapshot in own.iter().take_while(|snapshot| snapshot.seq < first) {
+            for snapshot in own.iter().take_while(|snapshot| snapshot.seq <= first) {
                 hours.insert(snapshot.time.secs.div_euclid(HOUR), &snapshot.id);
             }
             this.keepers.extend(hours.into_values().cloned());
@@ -92,7 +91,7 @@ impl Prompts {
 fn stand_for(prompts: &[Prompt<'_>], own: &[&SnapshotRecord]) -> Vec<SnapshotId> {
     let unnamed = prompts.iter().filter(|prompt| prompt.snapshot.is_none());
     let stands = unnamed.filter_map(|prompt| {
-        let after = own.partition_point(|snapshot| snapshot.seq < prompt.seq);
+        let after = own.partition_point(|snapshot| snapshot.seq <= prompt.seq);
         let at = after.checked_sub(1).unwrap_or(after);
         own.get(at).map(|snapshot| snapshot.id.clone())
     });

@@ -121,7 +121,7 @@ impl Resolver<'_> {
     fn point_of(&self, snapshot: &SnapshotRecord) -> Point {
         let all = || self.state.moments.iter().rev().filter(|moment| moment.session == snapshot.session);
         let shown = all().find(|moment| moment.record.exact() == Some(&snapshot.id));
-        let moment = shown.or_else(|| all().find(|moment| moment.seq <= snapshot.seq));
+        let moment = shown.or_else(|| all().find(|moment| moment.seq < snapshot.seq));
         Point { snapshot: snapshot.clone(), moment: moment.cloned(), exact: shown.is_some(), named: false }
     }
 
@@ -224,7 +224,9 @@ impl Resolver<'_> {
             (Some(snapshot), Some(moment)) if moment.record.snapshot.as_ref() == Some(&snapshot.id) => {
                 Some(Named::Moment(moment))
             }
-            (Some(snapshot), Some(moment)) if own.is_none() || moment.seq > snapshot.seq => Some(Named::Moment(moment)),
+            (Some(snapshot), Some(moment)) if own.is_none() || moment.seq >= snapshot.seq => {
+                Some(Named::Moment(moment))
+            }
             (None, Some(moment)) => Some(Named::Moment(moment)),
             (snapshot, _) => snapshot.map(Named::Snapshot),
         }

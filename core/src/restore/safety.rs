@@ -4,8 +4,6 @@
 //! here any more: a workspace that was a subvolume of its own and was deleted and made anew is a plain directory. Then whoever can serve
 //! the directory as it is now takes it, and the two are compared by reading both.
 
-use std::collections::BTreeMap;
-
 use ah_plugin_api::{
     Capability, CapturePolicy, Dir, Durability, Error, ErrorKind, Place, Result, Snapshot, SnapshotRequest,
 };
@@ -70,11 +68,6 @@ impl Workspace {
         everything: bool,
     ) -> Result<Snapshot> {
         let settings = self.engine.settings();
-        let attributes = BTreeMap::from([
-            ("kind".to_owned(), SnapshotKind::Safety.as_str().to_owned()),
-            ("session".to_owned(), self.writing_session().as_str().to_owned()),
-            ("workspace".to_owned(), self.id.as_str().to_owned()),
-        ]);
         // Whoever took the snapshot to be restored had this many, too.
         let mut policy = CapturePolicy { max_entries: u64::MAX, ..policy.clone() };
         if everything {
@@ -86,7 +79,7 @@ impl Workspace {
             id: ids::snapshot_id(&settings.ids)?,
             created: settings.clock.now(),
             label: None,
-            attributes,
+            attributes: self.attributes_of(SnapshotKind::Safety, &self.writing_session()),
             durability: Durability::Durable,
             policy,
         };

@@ -59,6 +59,9 @@ pub enum EventBody {
     Recovered {
         /// The snapshot.
         snapshot: Box<SnapshotRecord>,
+        /// The last event before it was taken: its place in the order is behind that one, and not where it was found. Absent: not known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<u64>,
     },
     /// A labelled point. What becomes of it, its snapshot above all, stands in later lines.
     Moment(Box<MomentRecord>),

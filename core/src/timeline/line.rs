@@ -111,7 +111,7 @@ fn decode_any(line: &[u8], session: &SessionName) -> Result<Event, String> {
                 return Err(format!("an event of type {kind:?} does not look like that"));
             }
         }
-        EventBody::Snapshot { snapshot } | EventBody::Recovered { snapshot } => {
+        EventBody::Snapshot { snapshot } | EventBody::Recovered { snapshot, .. } => {
             snapshot.seq = seq;
             snapshot.session = session.clone();
         }

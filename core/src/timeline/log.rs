@@ -90,7 +90,7 @@ impl Log<'_> {
         let mut events = Vec::with_capacity(bodies.len());
         for mut body in bodies {
             head.seq = head.seq.checked_add(1).filter(|seq| *seq <= MAX_SEQ).ok_or_else(|| self.used_up())?;
-            if let EventBody::Snapshot { snapshot } | EventBody::Recovered { snapshot } = &mut body {
+            if let EventBody::Snapshot { snapshot } | EventBody::Recovered { snapshot, .. } = &mut body {
                 snapshot.seq = head.seq;
                 snapshot.session = session.clone();
             }
@@ -155,6 +155,11 @@ impl Log<'_> {
         }
         events.sort_by_key(|event| event.seq);
         Ok(Some(events))
+    }
+
+    /// The number of the last event, as far as the cache knows: it may be a little behind.
+    pub(crate) fn last_seq(&self) -> u64 {
+        self.head().1.seq
     }
 
     /// Makes one timeline survive a power cut, without holding anybody up.

@@ -1,5 +1,7 @@
 use crate::lab::Lab;
-use ah_core::{Access, Durability, GcOptions, RestoreOptions, RmOptions, SnapshotFilter, SnapshotOptions};
+use ah_core::{
+    Access, Durability, GcOptions, PruneOptions, RestoreOptions, RmOptions, SnapshotFilter, SnapshotOptions,
+};
 use std::fs;
 use std::sync::atomic::Ordering;
 
@@ -21,6 +23,27 @@ fn a_snapshot_whose_line_was_never_written_is_listed_again() {
     assert_eq!(listed.len(), 2);
     assert_eq!((&listed[1].id, listed[1].time, listed[1].kind), (&second.id, second.time, second.kind));
     assert!(gc(&lab).actions.is_empty());
+}
+
+#[test]
+fn one_that_is_listed_again_does_not_become_the_newest() {
+    for set_back in [0, -7_200] {
+        let lab = Lab::new();
+        let first = lab.step("a", "1");
+        let before = fs::read(lab.timeline_file()).unwrap();
+        let second = lab.step("a", "2");
+        fs::write(lab.timeline_file(), before).unwrap();
+        lab.wait(set_back);
+        let third = lab.step("a", "3");
+        assert_eq!(gc(&lab).actions.len(), 1);
+        let means = |text: &str| lab.open().resolve(text).unwrap().id;
+        assert_eq!((means("@"), means("@{1}"), means("@{2}")), (third.id.clone(), second.id, first.id));
+        assert_eq!(lab.engine().status(&lab.path()).unwrap().latest.unwrap().id, third.id);
+        let policy = PruneOptions { policy: Some("keep-last=1".to_owned()), ..PruneOptions::default() };
+        lab.open().prune(&policy, &mut |_| Ok(())).unwrap();
+        let left = lab.open().snapshots(&SnapshotFilter::default()).unwrap();
+        assert_eq!(left.iter().map(|snapshot| &snapshot.id).collect::<Vec<_>>(), [&third.id]);
+    }
 }
 
 #[test]

@@ -86,6 +86,45 @@ impl Workspace {
         Ok(RmReport { removed, dry_run: options.dry_run })
     }
 
+    /// Removes snapshots, and branches with everything in them. All is checked before the first of them goes. What REFs mean is found out once, by
+    /// then: to take a branch away may take long, and by its end another snapshot is the latest, or five minutes old.
+    ///
+    /// # Errors
+    /// As [`Workspace::rm`] and [`Workspace::remove_branch`].
+    pub fn rm_with_branches(
+        &self,
+        references: &[String],
+        branches: &[BranchRecord],
+        options: &RmOptions,
+    ) -> Result<RmReport> {
+        let mut options = options.clone();
+        options.branches.extend(branches.iter().map(|branch| branch.id.clone()));
+        let snapshots = |references: &[String], dry_run| {
+            if references.is_empty() {
+                return Ok(RmReport { removed: Vec::new(), dry_run });
+            }
+            self.rm(references, &RmOptions { dry_run, ..options.clone() })
+        };
+        let checked = snapshots(references, true)?;
+        // Branches go first: a branch is compared with the snapshot it grew from. One alone is compared when it goes, and not twice.
+        let alone = branches.len() == 1 && references.is_empty() && !options.dry_run;
+        for branch in branches.iter().filter(|_| !alone) {
+            self.may_remove_branch(branch.id.as_str(), options.force)?;
+        }
+        if options.dry_run {
+            return Ok(checked);
+        }
+        for branch in branches {
+            self.remove_branch(branch.id.as_str(), options.force)?;
+        }
+        let ids: Vec<String> = checked.removed.iter().map(|snapshot| snapshot.id.to_string()).collect();
+        let report = snapshots(&ids, false)?;
+        for branch in branches {
+            self.give_up_base_of(branch)?;
+        }
+        Ok(report)
+    }
+
     /// What views, and running and interrupted restores need.
     ///
     /// # Errors

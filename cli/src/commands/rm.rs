@@ -48,29 +48,8 @@ pub(crate) fn run(app: &App, args: &RmArgs) -> Outcome {
         _ => error,
     })?;
     let (branches, references) = sort(&workspace, &args.names, foreign)?;
-    // All is checked before the first thing goes. Branches go first: a branch is compared with the snapshot it grew from. One alone
-    // is compared when it goes, and not twice.
-    let alone = branches.len() == 1 && references.is_empty() && !args.dry_run;
-    for branch in branches.iter().filter(|_| !alone) {
-        workspace.may_remove_branch(branch.id.as_str(), args.force)?;
-    }
-    let snapshots = |dry_run| {
-        if references.is_empty() {
-            return Ok(RmReport { removed: Vec::new(), dry_run });
-        }
-        let branches = branches.iter().map(|branch| branch.id.clone()).collect();
-        workspace.rm(&references, &RmOptions { dry_run, force: args.force, branches })
-    };
-    let mut report = snapshots(true)?;
-    if !args.dry_run {
-        for branch in &branches {
-            workspace.remove_branch(branch.id.as_str(), args.force)?;
-        }
-        report = snapshots(false)?;
-        for branch in &branches {
-            workspace.give_up_base_of(branch)?;
-        }
-    }
+    let options = RmOptions { dry_run: args.dry_run, force: args.force, ..RmOptions::default() };
+    let report = workspace.rm_with_branches(&references, &branches, &options)?;
     if app.ui.json {
         app.answer(workspace.root(), &Shape { rm: &report, branches: &branches })?;
         return Ok(Exit::Done);

@@ -14,6 +14,24 @@ fn named(name: &str) -> BranchOptions {
 }
 
 #[test]
+fn what_a_ref_means_is_found_out_before_a_branch_that_is_removed_with_it_goes() {
+    let lab = Lab::new();
+    let (first, second) = (lab.step("a", "1"), lab.step("a", "2"));
+    let workspace = lab.open();
+    let branch = workspace.branch(&BranchOptions { from: Some("@".into()), ..named("retry") }).unwrap();
+    let (settings, path) = (lab.settings.clone(), lab.path());
+    *lab.fake.on_destroy.lock().unwrap() = Some(Box::new(move || {
+        write(&path.join("a"), "3");
+        let other = ah_core::Engine::open(settings).unwrap().workspace(&path, Access::Create).unwrap();
+        other.snapshot(&SnapshotOptions::default()).unwrap();
+    }));
+    let report = workspace.rm_with_branches(&["@{1}".to_owned()], &[branch], &RmOptions::default()).unwrap();
+    assert_eq!(report.removed.iter().map(|it| &it.id).collect::<Vec<_>>(), [&first.id]);
+    let left = workspace.snapshots(&SnapshotFilter::default()).unwrap();
+    assert!(left.len() == 2 && left[0].id == second.id, "{left:?}");
+}
+
+#[test]
 fn is_a_workspace_of_its_own() {
     let lab = Lab::new();
     let first = lab.step("a", "1");

@@ -29,6 +29,8 @@ pub(crate) struct Env {
     pub(crate) agent_start: Option<PathBuf>,
     /// The user's home directory, from `HOME` or else the user database.
     pub(crate) user_home: Option<PathBuf>,
+    /// `SUDO_UID`: who became root by `sudo`.
+    pub(crate) sudo_user: Option<u32>,
     /// `XDG_CONFIG_HOME`, where Git keeps the user's ignore file.
     pub(crate) xdg_config_home: Option<PathBuf>,
     /// Where temporary files go: `TMPDIR`, else `/tmp`.
@@ -71,6 +73,7 @@ impl Env {
             agent_env_file: set("CLAUDE_ENV_FILE").map(PathBuf::from).filter(|path| path.is_absolute()),
             agent_start: set("CLAUDE_PROJECT_DIR").map(PathBuf::from).filter(|path| path.is_absolute()),
             user_home: std::env::home_dir().filter(|path| path.is_absolute()),
+            sudo_user: set("SUDO_UID").and_then(|uid| uid.to_str()?.parse().ok()),
             xdg_config_home: set("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute()),
             temp: std::env::temp_dir(),
             no_color: set("NO_COLOR").is_some() || set("TERM").is_some_and(|term| term == "dumb"),

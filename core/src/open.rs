@@ -13,7 +13,7 @@ use crate::ids::{BranchId, WorkspaceId, letters};
 use crate::lock::Lock;
 use crate::mounts;
 use crate::notice::{Notice, NoticeKind};
-use crate::registry::{self, Finder, Found, Identity, Index, WorkspaceRecord, is_the_kernels, too_much};
+use crate::registry::{self, Finder, Found, Identity, Index, Strange, WorkspaceRecord, is_the_kernels, too_much};
 use crate::seek;
 use crate::session;
 use crate::text;
@@ -289,7 +289,14 @@ impl Engine {
         ah_plugin_api::Dir::open(&dir).map_err(|e| e.with_hint("name a directory that you may read with `-C DIR`"))?;
         let views = seek::all(self.home())?;
         let user_home = self.user_home();
-        let finder = Finder { home: self.home(), index, views: &views, user_home: user_home.as_deref() };
+        let finder = Finder {
+            home: self.home(),
+            index,
+            views: &views,
+            user_home: user_home.as_deref(),
+            sudo_user: self.settings().sudo_user,
+            passed_over: &|strange, root| self.tell_passed_over(strange, root),
+        };
         let found = finder.find(&dir)?;
         // What is there in its place may be where it is to be mounted, or a mount whose process is gone.
         let is_lost = |record: &WorkspaceRecord| matches!(found.2, Found::MadeAnew(_)) || is_dead(&record.path);
@@ -301,6 +308,15 @@ impl Engine {
             }
             _ => Ok(found),
         }
+    }
+
+    fn tell_passed_over(&self, strange: &Strange, root: &Path) {
+        let Strange { top, owner } = strange;
+        let (around, root) = (top.display(), root.display());
+        let message =
+            format!("{around} is a Git work tree of the user {owner}, and is passed over: the workspace is {root}");
+        let hint = format!("if that is meant: `ah -C {} agent fs snapshot`, once", text::shell(top.as_os_str()));
+        self.notify(Notice::new(NoticeKind::Other, message).with_hint(hint));
     }
 
     fn user_home(&self) -> Option<PathBuf> {

@@ -22,6 +22,8 @@ pub struct Settings {
     pub home: PathBuf,
     /// The user's home directory, for the guard against capturing all of it.
     pub user_home: Option<PathBuf>,
+    /// The user who became root by `sudo`: their repositories are as good as root's own.
+    pub sudo_user: Option<u32>,
     /// The system's configuration file (`/etc/ah/config.json`); it need not exist.
     pub system_config: Option<PathBuf>,
     /// Files in `.gitignore` syntax that hold everywhere (git's `core.excludesFile`), the weakest first; they need not exist.
@@ -71,6 +73,7 @@ impl Settings {
         Self {
             home: home.into(),
             user_home: None,
+            sudo_user: None,
             system_config: None,
             global_ignore: Vec::new(),
             environment: ConfigValues::default(),

@@ -7,8 +7,15 @@
 //! 2. else by path: the directory was deleted and made anew (or its filesystem mounted anew), and its timeline goes on. One that was moved and
 //!    replaced by a copy looks the same; `adopt` puts that right.
 //!
+//! A work tree counts for what is below it only if no stranger can have put its `.git` there: in a directory that many may write to (`/tmp`,
+//! a shared one) anybody can, and with it comes what is captured, what is ignored and what is restored. As with Git, `.git` and its
+//! directory must be the user's own, root's, or, by `sudo`, those of the user who became root; beside these those of whom the directory
+//! belongs to that was asked for: so root, in a user's directory, finds that user's repository. Who names the top itself means it, and
+//! once it is registered it is found from below, too.
+//!
 //! A copy has neither, so it is new; and so is a second clone, as nothing of a repository's contents counts.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Error, ErrorKind, Result};
@@ -57,12 +64,32 @@ pub(crate) struct Finder<'a> {
     pub(crate) views: &'a [LeaseFile],
     /// The user's home directory.
     pub(crate) user_home: Option<&'a Path>,
+    /// Who became root by `sudo`.
+    pub(crate) sudo_user: Option<u32>,
+    /// Told of each work tree that was passed over, and of the workspace that would be in its place.
+    pub(crate) passed_over: &'a dyn Fn(&Strange, &Path),
+}
+
+/// The top of a work tree that is a stranger's.
+#[derive(Debug)]
+pub(crate) struct Strange {
+    pub(crate) top: PathBuf,
+    pub(crate) owner: u32,
 }
 
 impl Finder<'_> {
     /// The root, its identity, and what it is. `path` is canonical and a directory.
     pub(crate) fn find(&self, path: &Path) -> Result<(PathBuf, Identity, Found)> {
         self.refuse_own_places(path)?;
+        let mut strangers = Vec::new();
+        let found = self.find_upwards(path, &mut strangers)?;
+        if matches!(found.2, Found::New) {
+            strangers.iter().for_each(|strange| (self.passed_over)(strange, &found.0));
+        }
+        Ok(found)
+    }
+
+    fn find_upwards(&self, path: &Path, strangers: &mut Vec<Strange>) -> Result<(PathBuf, Identity, Found)> {
         let mut nearest_git = None;
         for dir in path.ancestors() {
             let Some(identity) = Identity::of_path(dir) else { continue };
@@ -75,8 +102,12 @@ impl Finder<'_> {
             }
             // Who keeps their home directory in Git does not mean all of it in each directory below.
             let passed_over = dir != path && too_much(dir, self.user_home);
-            if nearest_git.is_none() && !passed_over && std::fs::symlink_metadata(dir.join(".git")).is_ok() {
-                nearest_git = Some((dir.to_owned(), identity));
+            if nearest_git.is_some() || passed_over || std::fs::symlink_metadata(dir.join(".git")).is_err() {
+                continue;
+            }
+            match self.stranger(dir, path).filter(|_| dir != path) {
+                Some(owner) => strangers.push(Strange { top: dir.to_owned(), owner }),
+                None => nearest_git = Some((dir.to_owned(), identity)),
             }
         }
         // What lies in `branches/` and in no branch is what a killed process left of one.
@@ -92,6 +123,15 @@ impl Finder<'_> {
                 Ok((path.to_owned(), identity, Found::New))
             }
         }
+    }
+
+    /// Whose the work tree at `top` is, seen from `path` in it, if that is nobody who decides for this user.
+    fn stranger(&self, top: &Path, path: &Path) -> Option<u32> {
+        let owner = |path: &Path| std::fs::symlink_metadata(path).ok().map(|found| found.uid());
+        let me = rustix::process::geteuid();
+        let own = [Some(me.as_raw()), Some(0), self.sudo_user.filter(|_| me.is_root()), owner(path)];
+        let owners = [owner(top), owner(&top.join(".git"))];
+        owners.into_iter().flatten().find(|owner| !own.contains(&Some(*owner)))
     }
 
     fn registered(&self, dir: &Path, identity: &Identity) -> Option<Found> {

@@ -8,7 +8,7 @@ mod identity;
 mod index;
 mod record;
 
-pub(crate) use find::{Finder, Found, is_the_kernels, too_much};
+pub(crate) use find::{Finder, Found, Strange, is_the_kernels, too_much};
 pub(crate) use identity::Identity;
 pub(crate) use index::Index;
 pub(crate) use record::{WorkspaceRecord, load, save, save_new};

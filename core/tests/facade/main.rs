@@ -11,6 +11,7 @@ mod gc;
 mod lab;
 mod leases;
 mod moments;
+mod owners;
 mod prune;
 mod restores;
 mod snapshots;

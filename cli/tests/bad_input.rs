@@ -247,6 +247,38 @@ fn a_disk_that_is_full() {
     assert_eq!(manual, 1, "{list}");
 }
 
+/// Where it is now need not be written down by what makes room.
+#[test]
+fn a_disk_that_is_full_under_a_workspace_that_was_moved() {
+    if !is_root() {
+        return skip("needs root, to mount");
+    }
+    let world = World::new();
+    let state = world.path("state");
+    let size = Some("size=4m,mode=700");
+    nix::mount::mount(Some("tmpfs"), &state, Some("tmpfs"), nix::mount::MsFlags::empty(), size).unwrap();
+    world.use_git();
+    let world = with_snapshot(world);
+    world.fs(["snapshot", "-m", "second"]);
+    fs::rename(world.root(), world.path("elsewhere")).unwrap();
+    let mut filler = fs::File::create(state.join("filler")).unwrap();
+    for size in [1 << 16, 1 << 12, 1] {
+        while std::io::Write::write_all(&mut filler, &vec![1; size]).is_ok() {}
+    }
+    let there = |words: &[&str]| {
+        let all = [&["-C", "../elsewhere"], words].concat();
+        Ran::of(world.command(all).current_dir(world.path("state")))
+    };
+    for words in [&["agent", "fs", "cat", "first", "f"][..], &["agent", "fs", "rm", "first"], &["agent", "fs", "gc"]] {
+        let ran = there(words);
+        assert_eq!(ran.code, 0, "{words:?}: {ran:?}");
+    }
+    fs::remove_file(state.join("filler")).unwrap();
+    // It is, once there is room.
+    let _ = there(&["agent", "fs", "snapshots"]);
+    assert_eq!(there(&["agent", "fs", "snapshots"]).stderr, "");
+}
+
 #[test]
 fn state_on_another_filesystem() {
     let shm = Path::new("/dev/shm");
@@ -323,34 +355,62 @@ fn state_on_a_disk_that_became_read_only() {
         return skip("needs root, to mount");
     }
     let world = world();
-    let read_only = |words: &str| {
+    let read_only = |root: &Path, words: &str| {
         let script = format!(
             "mount --bind \"$AH_HOME\" \"$AH_HOME\" && mount -o remount,bind,ro \"$AH_HOME\" && exec '{}' {words}",
             support::ah().display()
         );
         let command = world.command([""; 0]);
         let mut unshare = Command::new("unshare");
-        unshare.args(["-m", "sh", "-c", &script]).current_dir(world.root()).env_clear();
+        unshare.args(["-m", "sh", "-c", &script]).current_dir(root).env_clear();
         unshare.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
         Ran::of(&mut unshare)
     };
-    for (words, expected) in [
-        ("agent fs cat first f", "one\n"),
-        ("agent fs diff first --name-status", "M\tf\n"),
-        ("agent fs snapshots --json", "\"label\":\"first\""),
-        ("agent fs show first", "first"),
-        ("agent fs versions f", "first"),
-        ("timeline", "first"),
-    ] {
-        let ran = read_only(words);
-        assert!(ran.code == 0 && ran.stdout.contains(expected), "{words}: {ran:?}");
-    }
-    for words in ["agent fs snapshot", "agent fs restore first", "agent fs rm first", "agent fs seek first"] {
-        let ran = read_only(words);
-        assert!(ran.code != 0 && ran.stderr.contains("hint: "), "{words}: {ran:?}");
-    }
+    let reads = |root: &Path| {
+        for (words, expected) in [
+            ("agent fs cat first f", "one\n"),
+            ("agent fs diff first --name-status", "M\tf\n"),
+            ("agent fs snapshots --json", "\"label\":\"first\""),
+            ("agent fs show first", "first"),
+            ("agent fs versions f", "first"),
+            ("agent fs status", "snapshots 1"),
+            ("timeline", "first"),
+        ] {
+            let ran = read_only(root, words);
+            assert!(ran.code == 0 && ran.stdout.contains(expected), "{words}: {ran:?}");
+        }
+        for words in ["agent fs snapshot", "agent fs restore first", "agent fs rm first", "agent fs seek first"] {
+            let ran = read_only(root, words);
+            assert!(ran.code != 0 && ran.stderr.contains("hint: "), "{words}: {ran:?}");
+        }
+    };
+    reads(&world.root());
+    // A rescue system numbers disks otherwise.
+    renumber(&world);
+    reads(&world.root());
+    world.fs(["snapshots"]);
+    let elsewhere = world.path("elsewhere");
+    fs::rename(world.root(), &elsewhere).unwrap();
+    reads(&elsewhere);
+    let ran = read_only(&world.path("."), "agent fs cat first f");
+    assert!(ran.code == 3 && ran.stderr.contains("has no snapshots"), "{ran:?}");
+    fs::rename(&elsewhere, world.root()).unwrap();
     assert_eq!(world.read("f").unwrap(), "two\n");
     world.fs(["restore", "first"]);
+}
+
+/// Writes down another number for the device that the workspace is on.
+fn renumber(world: &World) {
+    let edit = |path: PathBuf, place: &str| {
+        let mut json: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let dev = json.pointer_mut(place).unwrap();
+        *dev = (dev.as_u64().unwrap() + 1).into();
+        fs::write(&path, json.to_string()).unwrap();
+    };
+    for record in state_files(world, |path| path.ends_with("workspace.json")) {
+        edit(record, "/dev");
+    }
+    edit(world.path("state/index.json"), "/workspaces/0/dev");
 }
 
 /// All files below the state's folder whose name satisfies `wanted`.

@@ -65,6 +65,14 @@ impl Engine {
         if let Found::Same(record) | Found::Elsewhere(record) = found {
             return Ok(self.handle(record, root));
         }
+        match self.find_and_write_down(path, access) {
+            // Who only asks for what there is, or makes room, needs nothing written down.
+            Err(error) if access == Access::Existing && nothing_can_be_written(&error) => self.unwritten(path, error),
+            done => done,
+        }
+    }
+
+    fn find_and_write_down(&self, path: &Path, access: Access) -> Result<Workspace> {
         // Something is to be written down, or was not found: look again with the registry locked and read anew, as another process
         // may have written it down by now.
         let _lock = self.lock_registry()?;
@@ -85,28 +93,38 @@ impl Engine {
                 let record = self.rewrite(&former.id, |record| record.replace(identity))?;
                 self.moved(record, &former.path, root, WorkspaceChange::MadeAnew)
             }
+            Found::New if access == Access::Existing => Err(not_registered(&index, &root, &identity)?),
             Found::New => {
                 index.need_all()?;
-                if access != Access::Existing {
-                    self.guard(&root, access)?;
-                    let record = self.register(&root, identity, None)?;
-                    return Ok(self.handle(record, root));
-                }
-                let message = format!("{} has no snapshots", root.display());
-                // A move to another filesystem is a copy to all appearance; the name often stays.
-                let named_alike = |old: &PathBuf| old.file_name() == root.file_name() && !seek::is_there(old);
-                let all = || index.workspaces.iter();
-                let replaced = all().find(|record| record.was(&identity));
-                let hint = match replaced.or_else(|| all().find(|record| named_alike(&record.path))) {
-                    Some(record) => {
-                        let old = text::shell(record.path.as_os_str());
-                        format!("`ah agent fs snapshot`; or, if it was moved here: `ah agent fs adopt {old}`")
-                    }
-                    None => "`ah agent fs snapshot`".to_owned(),
-                };
-                Err(Error::new(ErrorKind::NotFound, message).with_hint(hint))
+                self.guard(&root, access)?;
+                let record = self.register(&root, identity, None)?;
+                Ok(self.handle(record, root))
             }
         }
+    }
+
+    /// The workspace of `path` as it would be written down, on a disk that is full or read-only now: `error`.
+    fn unwritten(&self, path: &Path, error: Error) -> Result<Workspace> {
+        let (index, _) = Index::load(self.home())?;
+        let (root, identity, found) = self.find_in(path, &index)?;
+        let (mut record, change) = match found {
+            Found::Same(record) | Found::Elsewhere(record) => return Ok(self.handle(record, root)),
+            Found::Renumbered(record) => (record, None),
+            Found::Moved(record) => (record, Some(WorkspaceChange::Moved)),
+            Found::MadeAnew(record) => (record, Some(WorkspaceChange::MadeAnew)),
+            Found::New => return Err(not_registered(&index, &root, &identity)?),
+        };
+        let from = record.path.clone();
+        match change {
+            Some(WorkspaceChange::MadeAnew) => record.replace(identity),
+            _ => record.relocate(&root, identity),
+        }
+        if let Some(change) = change {
+            self.tell_moved(&record, &from, &root, change);
+            let Error { message, .. } = error;
+            self.notify(Notice::new(NoticeKind::Other, format!("that cannot be written down now: {message}")));
+        }
+        Ok(self.handle(record, root))
     }
 
     /// Whether a workspace was at a path where nothing is any more: its snapshots and branches may be there still.
@@ -380,12 +398,7 @@ impl Engine {
 
     /// Writes down where a workspace is now. The registry is locked.
     fn relocate(&self, former: &WorkspaceRecord, root: &Path, identity: Identity) -> Result<WorkspaceRecord> {
-        self.rewrite(&former.id, |record| {
-            root.clone_into(&mut record.path);
-            record.identity = identity;
-            record.former.clear();
-            record.displaced = false;
-        })
+        self.rewrite(&former.id, |record| record.relocate(root, identity))
     }
 
     /// Writes down that what was registered at `root` is no more there, and that the workspace `id` is. The registry is locked.
@@ -435,6 +448,14 @@ impl Engine {
     }
 
     fn moved(&self, record: WorkspaceRecord, from: &Path, to: PathBuf, change: WorkspaceChange) -> Result<Workspace> {
+        self.tell_moved(&record, from, &to, change);
+        let workspace = self.handle(record, to.clone());
+        let body = EventBody::Workspace { change, from: from.to_owned(), to };
+        workspace.append(&workspace.writing_session(), body, Durability::Durable)?;
+        Ok(workspace)
+    }
+
+    fn tell_moved(&self, record: &WorkspaceRecord, from: &Path, to: &Path, change: WorkspaceChange) {
         let notice = match change {
             // What a provider mounts is not moved by hand.
             WorkspaceChange::MadeAnew if record.mounted_by.is_some() => Notice::new(
@@ -455,10 +476,6 @@ impl Engine {
             ),
         };
         self.notify(notice);
-        let workspace = self.handle(record, to.clone());
-        let body = EventBody::Workspace { change, from: from.to_owned(), to };
-        workspace.append(&workspace.writing_session(), body, Durability::Durable)?;
-        Ok(workspace)
     }
 
     /// Refuses what nobody means to capture whole.
@@ -479,6 +496,31 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// Whether a write failed for what holds for all writes: the disk, or what its user may have of it, is full, or it is read-only.
+fn nothing_can_be_written(error: &Error) -> bool {
+    use rustix::io::Errno;
+    let full = [Errno::NOSPC, Errno::DQUOT, Errno::ROFS].map(Errno::raw_os_error);
+    error.errno.is_some_and(|errno| full.contains(&errno))
+}
+
+/// What is to be said where nothing is registered; an error if that is not certain.
+fn not_registered(index: &Index, root: &Path, identity: &Identity) -> Result<Error> {
+    index.need_all()?;
+    let message = format!("{} has no snapshots", root.display());
+    // A move to another filesystem is a copy to all appearance; the name often stays.
+    let named_alike = |old: &PathBuf| old.file_name() == root.file_name() && !seek::is_there(old);
+    let all = || index.workspaces.iter();
+    let replaced = all().find(|record| record.was(identity));
+    let hint = match replaced.or_else(|| all().find(|record| named_alike(&record.path))) {
+        Some(record) => {
+            let old = text::shell(record.path.as_os_str());
+            format!("`ah agent fs snapshot`; or, if it was moved here: `ah agent fs adopt {old}`")
+        }
+        None => "`ah agent fs snapshot`".to_owned(),
+    };
+    Ok(Error::new(ErrorKind::NotFound, message).with_hint(hint))
 }
 
 /// What is to be said where a workspace's directory is needed, and was deleted.

@@ -76,6 +76,14 @@ impl WorkspaceRecord {
         !self.displaced && self.path == *path
     }
 
+    /// It is there now.
+    pub(crate) fn relocate(&mut self, root: &Path, identity: Identity) {
+        root.clone_into(&mut self.path);
+        self.identity = identity;
+        self.former.clear();
+        self.displaced = false;
+    }
+
     /// Another directory is at its path.
     pub(crate) fn replace(&mut self, identity: Identity) {
         self.former.push(std::mem::replace(&mut self.identity, identity));

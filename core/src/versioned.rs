@@ -85,10 +85,12 @@ impl<T: Versioned> Doc<T> {
     /// Writes the file, keeping the former one as a backup.
     pub(crate) fn save(&self, path: &Path) -> Result<()> {
         self.writable(path)?;
-        if path.exists() {
-            rotate(path);
-        }
-        fsio::replace(path, &self.render()?, Durability::Durable)
+        // Only once the new one is on disk: where there is no room for it, nothing is to take the place of the oldest backup.
+        fsio::replace_after(path, &self.render()?, Durability::Durable, || {
+            if path.exists() {
+                rotate(path);
+            }
+        })
     }
 
     /// Writes the file without backups.
@@ -226,6 +228,22 @@ mod tests {
         assert_eq!(std::fs::read_to_string(suffixed(&path, "v1")).unwrap(), old);
         let value: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
         assert_eq!(value, serde_json::json!({"version":2,"name":"a","x":1}));
+    }
+
+    #[test]
+    fn what_cannot_be_written_takes_no_backup_away() {
+        let dir = tempfile::tempdir().unwrap();
+        // There is room in a folder for the names of backups, and none for the longer one of what is being written.
+        let path = dir.path().join("f".repeat(248));
+        let (file, backup) = (r#"{"version":2,"name":"present"}"#, r#"{"version":2,"name":"former"}"#);
+        std::fs::write(&path, file).unwrap();
+        std::fs::write(suffixed(&path, "bak1"), backup).unwrap();
+        for _ in 0..5 {
+            Doc::new(Two { name: "new".into(), note: None }).save(&path).unwrap_err();
+        }
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), file);
+        assert_eq!(std::fs::read_to_string(suffixed(&path, "bak1")).unwrap(), backup);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
     }
 
     #[test]

@@ -104,6 +104,11 @@ pub(crate) fn is_temp(name: &str) -> bool {
 
 /// Replaces a file whole: written beside it, synced if `Durable`, renamed. Who reads sees the old contents or the new.
 pub(crate) fn replace(path: &Path, bytes: &[u8], durability: Durability) -> Result<()> {
+    replace_after(path, bytes, durability, || ())
+}
+
+/// As [`replace`]; `ready` is called when the new file is written, and not yet in its place.
+pub(crate) fn replace_after(path: &Path, bytes: &[u8], durability: Durability, ready: impl Fn()) -> Result<()> {
     let temp = temp_beside(path);
     let run = || -> io::Result<()> {
         crash::point("replace.create")?;
@@ -115,6 +120,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8], durability: Durability) -> Resu
             file.sync_all()?;
         }
         crash::point("replace.rename")?;
+        ready();
         fs::rename(&temp, path)?;
         if durability == Durability::Durable {
             crash::point("replace.sync-dir")?;

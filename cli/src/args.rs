@@ -270,14 +270,14 @@ pub(crate) enum Fs {
     Check(commands::check::CheckArgs),
 }
 
-/// Reads a REF. One may begin with a hyphen only as a time does (`-5m`), so that a mistyped option is not taken for one.
+/// Reads a REF. One may begin with a hyphen only as a time (`-5m`) or a sentence does, so that a mistyped option is not taken for one.
 pub(crate) fn reference(text: &str) -> Result<String, String> {
     if text.is_empty() {
         return Err("a REF cannot be empty; `@` is the latest snapshot".to_owned());
     }
-    match text.strip_prefix('-').map(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) {
-        Some(false) => Err("there is no such option, and no REF begins with a hyphen but a time (-5m)".to_owned()),
-        _ => Ok(text.to_owned()),
+    match ah_core::reads_as_option(text) {
+        true => Err("there is no such option, and no REF begins with a hyphen but a time (-5m)".to_owned()),
+        false => Ok(text.to_owned()),
     }
 }
 

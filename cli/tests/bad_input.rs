@@ -825,8 +825,10 @@ fn what_is_nowhere_and_what_could_not_be_named_is_said() {
     assert!(ran.code == 4 && ran.stderr.contains("caused by: $'a\\012hint: rm -rf x': "), "{ran:?}");
     let ran = world.run(["agent", "fs", "restore", &with, "--dry-run"]);
     assert!(ran.code == 4 && ran.stderr.contains("in the way: $'a\\012hint: rm -rf x' ("), "{ran:?}");
-    // A label may look like an option.
-    world.fs(["snapshot", "-m", "- one"]);
+    // A label may begin as an option does, and can be named then.
+    let id = world.fs(["snapshot", "-m", "- one"]);
+    assert!(world.fs(["show", "- one"]).contains(&id));
+    assert!(world.fs(["rm", "--dry-run", "--", "- one"]).contains(&id));
     assert_eq!(world.json("snapshots", &["agent", "fs", "snapshots"])["snapshots"][0]["label"], "- one");
     for label in ["5m-ago", "  "] {
         assert_eq!(world.refused(2, &["agent", "fs", "snapshot", "-m", label]), "invalid-argument", "{label}");

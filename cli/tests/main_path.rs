@@ -335,7 +335,7 @@ fn sessions_do_not_mix() {
 fn labels_that_no_ref_reaches_are_refused() {
     let world = World::new();
     world.write("f", "1");
-    for label in ["@", "@now", "5m-ago", "12.5s", "2026-03-01T12:00:00Z", "kkkkmmmmpppp"] {
+    for label in ["@", "@now", "5m-ago", "12.5s", "2026-03-01T12:00:00Z", "kkkkmmmmpppp", "-x", "--x"] {
         assert_eq!(world.refused(2, &["agent", "fs", "snapshot", "-m", label]), "invalid-argument", "{label}");
     }
     let id = world.fs(["snapshot", "-m", "before"]);

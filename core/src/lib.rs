@@ -88,6 +88,7 @@ pub use providers::{ProviderSet, ProviderSource, RefusedPlugin, ServedProvider};
 pub use prune::{PruneOptions, PruneReport, PruneVerdict};
 pub use record::{ChangeRecord, EntryRecord, OmittedRecord, SnapshotKind, SnapshotRecord, VersionRecord};
 pub use recording::{MomentFollower, Recording, RecordingVerdict};
+pub use refs::reads_as_option;
 pub use restore::{
     InterruptedRestore, LeftAlone, RestoreBegin, RestoreEnd, RestoreOptions, RestoreReport, UndoOptions, way_out,
 };

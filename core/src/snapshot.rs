@@ -235,6 +235,11 @@ pub(crate) fn check_label(label: Option<&str>) -> Result<()> {
             format!("{label:?} cannot be a label: as a REF it means something else"),
         )
         .with_hint("labels do not begin with @, and are not twelve letters from k to z")),
+        Some(label) if refs::reads_as_option(label) => Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!("{label:?} cannot be a label: as a REF it reads as an option"),
+        )
+        .with_hint(format!("say more: `-m {}`", text::shell(format!("with {label}").as_ref())))),
         Some(label) if refs::reads_as_time(label) => Err(Error::new(
             ErrorKind::InvalidArgument,
             format!("{label:?} cannot be a label: as a REF it means a time"),

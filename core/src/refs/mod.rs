@@ -3,5 +3,6 @@
 mod parse;
 mod resolve;
 
+pub use parse::reads_as_option;
 pub(crate) use parse::{parse_duration, reads_as_time};
 pub(crate) use resolve::Resolver;

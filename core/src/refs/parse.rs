@@ -64,6 +64,14 @@ fn time(text: &str) -> Option<When> {
     parse_duration(text).map(When::Into).or_else(|| parse_time(text).map(When::At))
 }
 
+/// Whether a text looks like an option (`-x`, `--stat`), and not like a time (`-5m`) or a sentence (`- one`): who names a snapshot so has mostly mistyped
+/// one, so no REF and no label is such.
+#[must_use]
+pub fn reads_as_option(text: &str) -> bool {
+    let rest = text.strip_prefix('-');
+    rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()) && !rest.contains(char::is_whitespace))
+}
+
 /// Whether a text by itself means a time.
 pub(crate) fn reads_as_time(text: &str) -> bool {
     time(text).is_some()

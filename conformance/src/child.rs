@@ -132,7 +132,7 @@ impl Target for ChildTarget {
             state: Mutex::new(State { child, stdout, stderr }),
         });
         // Twice the limit, so that the suite's own, which tells more, comes first.
-        match ipc::connect_within(ours, self.name(), self.limit * 2, LARGEST) {
+        match ipc::connect_within(ours, self.name(), self.limit.saturating_mul(2), LARGEST) {
             Ok(provider) => Ok(Instance { provider: Arc::new(provider), process: Some(process) }),
             Err(error) => Err(process.why_not(error)),
         }

@@ -37,8 +37,8 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
     /// The longest that a case may take.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
-    limit: u64,
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u16).range(1..))]
+    limit: u16,
     /// What this machine lacks counts as a failure.
     #[arg(long)]
     strict: bool,
@@ -70,7 +70,7 @@ pub(crate) fn run(app: &App, args: &CheckArgs) -> Outcome {
     let scratch = args.scratch.as_ref().map_or_else(|| app.temp().to_owned(), |folder| app.cwd.join(folder));
     let mut options = Options::new(scratch);
     options.only.clone_from(&args.only);
-    options.limit = Duration::from_secs(args.limit);
+    options.limit = Duration::from_secs(args.limit.into());
     options.strict = args.strict;
     options.stop = Some(app.interrupted());
     for (case, reason) in &args.expect_failure {
@@ -104,5 +104,26 @@ pub(crate) fn child(args: &ChildArgs) -> ExitCode {
     match std::io::stdin().as_fd().try_clone_to_owned() {
         Ok(socket) => ah_conformance::child_main(&args.library, socket),
         Err(_) => ExitCode::FAILURE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::CheckArgs;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        check: CheckArgs,
+    }
+
+    #[test]
+    fn a_limit_is_a_time_that_can_be_waited() {
+        let limit = |text: &str| Some(Cli::try_parse_from(["check", "lib.so", "--limit", text]).ok()?.check.limit);
+        assert_eq!((limit("1"), limit("65535")), (Some(1), Some(u16::MAX)));
+        for text in ["0", "65536", "18446744073709551615"] {
+            assert_eq!(limit(text), None, "{text}");
+        }
     }
 }

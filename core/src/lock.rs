@@ -175,9 +175,12 @@ impl Holder {
         Some(Self { pid, start: start_time(pid)?, boot: boot_id(), namespace: namespace() })
     }
 
-    /// Whether that process still runs. In doubt, it does.
+    /// Whether that process still runs. In doubt, it does, but for another machine's, of which nobody here can tell: that is taken for one of an
+    /// earlier run of this machine.
     pub(crate) fn alive(&self) -> bool {
-        if self.boot != boot_id() {
+        let boot = boot_id();
+        // Who does not see /proc (in a chroot, say) knows of no run of the machine: that is no other one.
+        if !self.boot.is_empty() && !boot.is_empty() && self.boot != boot {
             return false;
         }
         // What runs in another namespace cannot be seen from here.
@@ -274,6 +277,9 @@ mod tests {
         child.wait().unwrap();
         assert!(!may_run(&pid.to_string()) && !may_run(&format!("{pid}.{}", me.namespace)));
         assert!(may_run(&format!("{pid}.{}", me.namespace + 1)) && !may_run("x"));
-        assert!(!Holder { pid, ..me }.alive());
+        assert!(!Holder { pid, ..me.clone() }.alive());
+        // One that saw no /proc could not say which run of the machine it is of.
+        assert!(Holder { boot: String::new(), ..me.clone() }.alive());
+        assert!(!Holder { pid, boot: String::new(), ..me }.alive());
     }
 }

@@ -116,7 +116,7 @@ impl Workspace {
         Ok(())
     }
 
-    /// Held shared by whoever runs a command in a branch.
+    /// Held shared by whoever makes a branch, or runs a command in it.
     pub(crate) fn branch_lock(&self, id: &BranchId) -> PathBuf {
         self.folder().join(format!("branch-{id}.lock"))
     }

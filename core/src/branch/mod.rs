@@ -30,7 +30,7 @@ use ah_plugin_api::{
 use crate::carry::{Carry, CarryOptions, CarryReport};
 use crate::fsio;
 use crate::ids::{BranchId, letters};
-use crate::lock::Holder;
+use crate::lock::{Holder, Lock, PATIENCE};
 use crate::moments::told;
 use crate::notice::{Notice, NoticeKind};
 use crate::record::{SnapshotKind, SnapshotRecord};
@@ -204,10 +204,15 @@ impl Workspace {
         furnish: impl FnOnce(&BranchRecord, &Self) -> Result<()>,
     ) -> Result<BranchRecord> {
         let served = self.serve(&snapshot.provider)?;
+        // Said by a lock, too: of a process on another machine, which shares this state, nobody here sees whether it runs.
+        let path = self.branch_lock(&id);
+        let making = Lock::take(&path, false, PATIENCE, &*self.engine.settings().observer)?;
         let mut file = self.claim(id, name, place, snapshot, options.once)?;
         match self.grow(&mut file, &served, place, snapshot, options, furnish) {
             Ok(()) => Ok(file.record),
             Err(error) => {
+                drop(making);
+                let _ = fsio::remove_file(&path);
                 // A provider that failed left nothing behind. What is left of the rest, gc finds by the record.
                 let _ = match file.record.reference {
                     None if !may_be_left(error.kind) => file.forget(self.engine.home()),

@@ -137,11 +137,7 @@ impl Workspace {
                     .with_hint("wait for it to end, then repeat"));
             }
             // Nobody was ever given it.
-            BranchState::Making if file.is_left_unfinished(self.engine.home())? => {}
-            BranchState::Making => {
-                return Err(Error::new(ErrorKind::Busy, format!("the branch {name} was being made until this moment"))
-                    .with_hint("repeat the command"));
-            }
+            BranchState::Making => lock = Some(self.refuse_being_made(&file)?),
             _ if force => {}
             _ => {
                 self.go_on_removing(&file)?;
@@ -153,6 +149,19 @@ impl Workspace {
             }
         }
         Ok((file, lock))
+    }
+
+    /// Refuses while a branch is being made by a process that cannot be seen from here, or was when `file` was read and is made now.
+    fn refuse_being_made(&self, file: &BranchFile) -> Result<Lock> {
+        let refused = || {
+            Error::new(ErrorKind::Busy, format!("the branch {} is being made", file.record.name))
+                .with_hint("wait for it to end, then repeat")
+        };
+        let lock = self.alone_in(file)?.map_err(|_| refused())?;
+        match file.is_left_unfinished(self.engine.home())? {
+            true => Ok(lock),
+            false => Err(refused()),
+        }
     }
 
     /// Has the provider of a branch whose removal was cut short, and which is not mounted, go on with what it had begun, or mount it, so that it can be looked at. Refuses if

@@ -1,6 +1,7 @@
 use crate::lab::Lab;
 use ah_core::{
-    Access, Durability, GcOptions, PruneOptions, RestoreOptions, RmOptions, SnapshotFilter, SnapshotOptions,
+    Access, BranchOptions, Durability, Error, ErrorKind, GcOptions, PruneOptions, RestoreOptions, RmOptions,
+    SnapshotFilter, SnapshotOptions,
 };
 use std::fs;
 use std::sync::atomic::Ordering;
@@ -136,6 +137,42 @@ fn what_a_removal_by_hand_left_is_told_of_once() {
     let failures = gc(&lab).failures;
     assert!(failures.len() == 1 && failures[0].starts_with("7 workspace folders"), "{failures:?}");
     assert!(failures[0].contains("left1"), "{failures:?}");
+}
+
+#[test]
+fn a_branch_that_another_machine_is_making_is_left_to_it() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let settings = lab.settings.clone();
+    let root = lab.path();
+    *lab.fake.of_clones.lock().unwrap() = Some(Box::new(move |made| {
+        // Of its processes nothing is known here, as if it were another run of this machine.
+        let records = fs::read_dir(settings.home.join("branches")).unwrap().map(|entry| entry.unwrap().path());
+        let record = records.into_iter().find(|path| path.extension().is_some_and(|it| it == "json")).unwrap();
+        let mut json: serde_json::Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+        json["maker"]["boot"] = "another".into();
+        fs::write(&record, json.to_string()).unwrap();
+        let there = ah_core::Engine::open(settings.clone()).unwrap().workspace(&root, Access::Existing).unwrap();
+        let report = there.gc(&GcOptions::default()).unwrap();
+        assert!(report.actions.is_empty() && report.failures.is_empty(), "{report:?}");
+        for force in [false, true] {
+            assert_eq!(there.remove_branch("slow", force).unwrap_err().kind, ErrorKind::Busy);
+        }
+        Ok(made)
+    }));
+    let options = BranchOptions { from: Some("@".into()), name: Some("slow".into()), ..BranchOptions::default() };
+    let branch = lab.open().branch(&options).unwrap();
+    assert_eq!(fs::read_to_string(branch.path.join("a")).unwrap(), "1");
+    lab.open().remove_branch("slow", false).unwrap();
+    // Nor does one that fails leave anything behind.
+    let locks = || {
+        fs::read_dir(lab.folder())
+            .unwrap()
+            .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with("branch-"))
+    };
+    *lab.fake.of_clones.lock().unwrap() = Some(Box::new(|_| Err(Error::new(ErrorKind::Busy, "made to fail"))));
+    lab.open().branch(&options).unwrap_err();
+    assert_eq!(locks().count(), 0);
 }
 
 #[test]

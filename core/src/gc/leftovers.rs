@@ -115,9 +115,16 @@ impl Workspace {
         let (branches, unreadable) = branch::read_all(self.engine.home())?;
         report.tell(&unreadable);
         for mut file in branches {
-            if file.record.origin != self.id {
+            let open = matches!(file.record.state, BranchState::Making | BranchState::Removing);
+            if file.record.origin != self.id || !open || file.maker.alive() {
                 continue;
             }
+            if let Err(error) = self.go_on_removing(&file) {
+                report.note(&format!("looking at the branch {}", file.record.name), Err(error))?;
+                continue;
+            }
+            // Who was in it when it was removed by force may still be.
+            let Ok(_alone) = self.alone_in(&file)? else { continue };
             match file.is_left_unfinished(self.engine.home()) {
                 Ok(false) => continue,
                 Ok(true) => {}
@@ -126,12 +133,6 @@ impl Workspace {
                     continue;
                 }
             }
-            if let Err(error) = self.go_on_removing(&file) {
-                report.note(&format!("looking at the branch {}", file.record.name), Err(error))?;
-                continue;
-            }
-            // Who was in it when it was removed by force may still be.
-            let Ok(_alone) = self.alone_in(&file)? else { continue };
             if file.record.state == BranchState::Removing {
                 self.mark_removing(&mut file)?;
             }

@@ -20,8 +20,8 @@ use ah_core::{Access, Moment, MomentFollower, MomentKind, NewMoment, Recording, 
 use ah_plugin_api::{Error, ErrorKind, Result};
 use ah_recording::cast::{Format, Header, sane_size};
 use ah_recording::osc133::Mark;
-use ah_recording::run::{Run, RunError, Terminal, monitor};
-use ah_recording::tape::{Listener, Options, Stopped, Tape};
+use ah_recording::run::{Ended, Run, RunError, Terminal, monitor};
+use ah_recording::tape::{Listener, Options, Source, Stopped, Tape};
 use clap::{Args, ValueEnum};
 
 use crate::app::App;
@@ -33,7 +33,7 @@ use crate::interrupt;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 CMD runs as it would without this: keys, output, the terminal's size, signals, Ctrl-Z and the exit status go through unchanged \
-(128 + N if signal N ended it, 127 if there is no CMD, 126 if it cannot be run). What it shows is written to the session's folder as asciicast, \
+(128 + N if signal N ended it, 127 if there is no CMD, 126 if it cannot be run). Where what it writes cannot go on, as on a full disk, its writing fails from then on, and the status is never 0. What it shows is written to the session's folder as asciicast, \
 on disk within 250 ms. An agent that is known (claude, codex) gets its hooks for this run, so that its prompts and tools are moments; nothing is \
 installed for that. A recording ends before it fills the disk, or is larger than all may be together (prune.recordings); CMD goes on. Standard input that is no terminal is CMD's own. Where there is a terminal but standard output leads elsewhere (a pipe, a file), CMD keeps the terminal: what it writes to standard output and error is recorded (both are pipes for it, so that it may show neither colours nor progress), what is typed or asked for there is not, and there are no keys for moments. CMD finds AH_SESSION and AH_RECORDING in its environment.
 
@@ -144,8 +144,8 @@ pub(crate) fn run(app: &App, args: &RecordArgs) -> Outcome {
     let (ended, failed) = diary.keep(follower, queue, &jobs, &line, |moment| run.run(&terminal, &tape, moment))?;
     begun.ran = ended.is_ok();
     drop(tape);
-    let summary = running.finish(ended.as_ref().ok().map(|status| i32::from(*status)))?;
-    let status = ended.map_err(|error| not_run(&args.command, error))?;
+    let summary = running.finish(ended.as_ref().ok().map(|ended| i32::from(ended.status)))?;
+    let Ended { status, unwritten } = ended.map_err(|error| not_run(&args.command, error))?;
     if let Some(why) = &summary.stopped {
         let message = format!(
             "the recording ends before the command, without its last {}: {why}",
@@ -162,7 +162,21 @@ pub(crate) fn run(app: &App, args: &RecordArgs) -> Outcome {
     }
     let which = if recording.number > 1 { format!(" {}", recording.number) } else { String::new() };
     app.ui.note(&format!("recorded; `ah agent replay --session {}{which}` plays it", recording.session));
+    if let Some((source, error)) = unwritten {
+        return Ok(incomplete(app, source, &error, status));
+    }
     Ok(if status == 0 { Exit::Done } else { Exit::Code(status) })
+}
+
+/// What to end with where not all that CMD wrote went where it should: never as if all were well.
+fn incomplete(app: &App, source: Source, error: &io::Error, status: u8) -> Exit {
+    let stream = match source {
+        Source::Terminal => "output",
+        Source::Errors => "error",
+    };
+    let message = format!("not all that CMD wrote is in its standard {stream}: {error}");
+    app.ui.warning(&message, Some("`ah agent replay` shows what the recording has of it"));
+    Exit::Code(status.max(1))
 }
 
 /// A recording of which nothing stays unless its command ran.
@@ -346,8 +360,8 @@ impl Diary<'_> {
         queue: Receiver<Job>,
         jobs: &SyncSender<Job>,
         line: &str,
-        work: impl FnOnce(&dyn Fn()) -> std::result::Result<u8, RunError>,
-    ) -> Result<(std::result::Result<u8, RunError>, Option<Error>)> {
+        work: impl FnOnce(&dyn Fn()) -> std::result::Result<Ended, RunError>,
+    ) -> Result<(std::result::Result<Ended, RunError>, Option<Error>)> {
         let stop = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)
             .map_err(|error| Error::from_io("there are no descriptors left", &error.into()))?;
         std::thread::scope(|scope| {
@@ -371,8 +385,8 @@ impl Diary<'_> {
             let _ = jobs.send(Job::Over);
             let mut failed = adding.join().unwrap_or(None);
             // What did not run has come to its end, too.
-            let label = match ended {
-                Ok(status) => (status != 0).then(|| format!("exit {status}")),
+            let label = match &ended {
+                Ok(Ended { status, .. }) => (*status != 0).then(|| format!("exit {status}")),
                 Err(_) => Some("not run".to_owned()),
             };
             failed = failed.or(self.add(MomentKind::SessionEnd, label, None, None).err());

@@ -296,6 +296,51 @@ fn a_reader_that_goes_ends_the_command_as_it_would_without() {
     assert_eq!(status.unwrap().code(), Some(128 + 13));
 }
 
+/// Where every write fails as on a full disk.
+fn full() -> fs::File {
+    fs::File::options().write(true).open("/dev/full").unwrap()
+}
+
+#[test]
+fn a_command_whose_output_cannot_be_written_sees_that_and_goes_on() {
+    let world = World::new();
+    let script = "seq 100000; echo seq=$? >&2; echo more; echo echo=$? >&2";
+    let mut command = recorded(&world, &[], script);
+    let ended = command.stdin(Stdio::null()).stdout(full()).stderr(Stdio::piped()).output().unwrap();
+    let told = String::from_utf8_lossy(&ended.stderr);
+    assert!(told.contains("seq=1\n") && told.contains("echo=1\n"), "{told}");
+    assert!(told.contains("standard output: No space left on device") && told.contains("hint: "), "{told}");
+    assert_eq!(ended.status.code(), Some(1), "{told}");
+    assert!(output(&world, "recording.cast").starts_with("1\r\n2\r\n"));
+}
+
+#[test]
+fn output_that_is_written_only_once_the_command_has_ended_fails_it_too() {
+    let world = World::new();
+    for (script, status, name) in [("echo shown", 1, "recording.cast"), ("echo shown; exit 4", 4, "recording-2.cast")] {
+        let mut command = recorded(&world, &[], script);
+        let ended = command.stdin(Stdio::null()).stdout(full()).stderr(Stdio::piped()).output().unwrap();
+        assert_eq!(ended.status.code(), Some(status), "{}", String::from_utf8_lossy(&ended.stderr));
+        assert_eq!(output(&world, name), "shown\r\n");
+    }
+    let mut command = recorded(&world, &[], "echo out; echo err >&2");
+    let ended = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(full()).output().unwrap();
+    assert_eq!((ended.status.code(), &ended.stdout[..]), (Some(1), &b"out\n"[..]));
+    assert!(output(&world, "recording-3.cast").contains("err\r\n"));
+}
+
+#[test]
+fn a_command_beside_the_terminal_sees_that_its_output_cannot_be_written() {
+    let world = World::new();
+    let script = "(seq 100000; echo seq=$? >&2)";
+    let mut terminal = in_pipeline(&world, &[], script, ">/dev/full; echo status=$?");
+    terminal.wait_for("status=1", 1);
+    assert_eq!(terminal.end(), 0);
+    // What a closed pipe does.
+    assert!(terminal.text().contains("seq=141\r\n"), "{}", terminal.text());
+    assert!(terminal.text().contains("standard output: No space left on device"), "{}", terminal.text());
+}
+
 #[test]
 fn ctrl_z_stops_the_job_and_fg_continues_it() {
     let world = World::new();

@@ -10,15 +10,16 @@ use std::process::{Child, Command, Stdio};
 
 use ah_plugin_api::Error;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGWINCH};
 
 use super::pump::{Stream, carry, leave_input, output_pipe, tell};
 use super::signals::Signals;
-use super::{Run, RunError, Terminal};
+use super::{Ended, Run, RunError, Terminal, Unwritten};
 use crate::tape::{Source, Tape};
 
-pub(super) fn run(run: &Run, terminal: &Terminal, tape: &Tape) -> Result<u8, RunError> {
+pub(super) fn run(run: &Run, terminal: &Terminal, tape: &Tape) -> Result<Ended, RunError> {
     let place = |error: io::Error| {
         RunError::Place(
             Error::from_io("there are no pipes to record by", &error)
@@ -36,11 +37,13 @@ pub(super) fn run(run: &Run, terminal: &Terminal, tape: &Tape) -> Result<u8, Run
     if terminal.input.is_none() {
         leave_input().map_err(place)?;
     }
-    Ok(std::thread::scope(|scope| {
-        let stop = &stop;
-        // Closed as soon as nobody reads: then the command sees that, too.
+    let unwritten = Unwritten::default();
+    let status = std::thread::scope(|scope| {
+        let (stop, unwritten) = (&stop, &unwritten);
+        // Closed as soon as nobody reads, or it can be written no more: then the command sees that, too.
         let pump = |from: OwnedFd, to, source| {
-            scope.spawn(move || carry(&Stream { from: &from, to, source, stop }, tape, &|| false));
+            let unseen = move |error| !unwritten.note(source, to, error) && error != Errno::PIPE;
+            scope.spawn(move || carry(Stream { from, to, source, stop }, tape, &unseen));
         };
         pump(output, rustix::stdio::stdout(), Source::Terminal);
         if let Some(errors) = errors {
@@ -49,7 +52,8 @@ pub(super) fn run(run: &Run, terminal: &Terminal, tape: &Tape) -> Result<u8, Run
         let status = until_the_end(&signals, Pid::from_child(&child), terminal, tape);
         tell(stop);
         status
-    }))
+    });
+    Ok(unwritten.ended(status))
 }
 
 /// Starts the command. The other sides of the pipes are its alone afterwards.

@@ -7,7 +7,8 @@
 //!
 //! What goes through unchanged: every byte in both directions, the terminal's size (one of 0 × 0 as well), signals, stopping and
 //! continuing, and how the command ends (128 + N for signal N). Standard input that is no terminal is the command's own, and the
-//! pty has no part in it. Standard error that leads elsewhere than standard output goes there, and is recorded as well.
+//! pty has no part in it. Standard error that leads elsewhere than standard output goes there, and is recorded as well. Where that cannot take
+//! what the command writes (its disk is full), the command can write no more either: the pipe is closed, or the pty hung up.
 //!
 //! Where there is a terminal, but standard output leads elsewhere (`… | tee log`, `x=$(…)`), there is no pty (`beside.rs`): others write to that terminal
 //! and read from it, and the command asks for passwords there. Where there is no terminal at all, standard output is the pty, which
@@ -22,13 +23,18 @@ mod signals;
 mod terminal;
 
 use std::ffi::OsString;
-use std::os::fd::OwnedFd;
+use std::io::IsTerminal;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 
 use ah_plugin_api::Error;
+use rustix::io::Errno;
 
 pub(crate) use signals::Signals;
 pub(crate) use terminal::Raw;
 pub use terminal::Terminal;
+
+use crate::tape::{Source, Tape};
 
 /// What is to be run.
 #[derive(Debug, Default)]
@@ -45,6 +51,34 @@ pub struct Run {
     pub file: Option<OwnedFd>,
 }
 
+/// How a command ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// The exit status as a shell would have it: 128 + N for signal N.
+    pub status: u8,
+    /// Where not all that it wrote could go, and why; none where nobody read it any more, which the command is told as it would be without this.
+    pub unwritten: Option<(Source, std::io::Error)>,
+}
+
+/// What first kept output from going where it leads to.
+#[derive(Debug, Default)]
+struct Unwritten(OnceLock<(Source, Errno)>);
+
+impl Unwritten {
+    /// Takes note of it; false if somebody who read there is gone, and that is all.
+    fn note(&self, source: Source, to: BorrowedFd<'_>, error: Errno) -> bool {
+        let gone = error == Errno::PIPE || error == Errno::IO && to.is_terminal();
+        if !gone {
+            let _ = self.0.set((source, error));
+        }
+        !gone
+    }
+
+    fn ended(self, status: u8) -> Ended {
+        Ended { status, unwritten: self.0.into_inner().map(|(source, error)| (source, error.into())) }
+    }
+}
+
 /// Why a command did not run.
 #[derive(Debug)]
 pub enum RunError {
@@ -57,14 +91,12 @@ pub enum RunError {
 impl Run {
     /// Runs the command to its end, with `terminal` around it and everything on `tape`; calls `moment` for each moment key, where keys
     /// are seen.
-    /// Gives the exit status as a shell would: 128 + N for signal N.
-    ///
     /// Signals that the process gets meanwhile are the command's; they have their handlers of before afterwards only if they had
     /// the default ones. To be called once, from the main thread.
     ///
     /// # Errors
     /// See [`RunError`]; what was begun is undone then.
-    pub fn run(&self, terminal: &Terminal, tape: &crate::tape::Tape, moment: &dyn Fn()) -> Result<u8, RunError> {
+    pub fn run(&self, terminal: &Terminal, tape: &Tape, moment: &dyn Fn()) -> Result<Ended, RunError> {
         if terminal.is_beside_output() {
             return beside::run(self, terminal, tape);
         }

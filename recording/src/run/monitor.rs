@@ -13,7 +13,7 @@ use std::process::Command;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, waitpid};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
-use signal_hook::consts::{SIGCHLD, SIGCONT};
+use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP};
 
 use super::signals::Signals;
 use crate::sys;
@@ -45,8 +45,18 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> u8 {
         let _ = rustix::stdio::dup2_stdin(&nothing);
         let _ = rustix::stdio::dup2_stderr(&nothing);
     }
-    Monitor { signals, command, pty, report, outer: outer.zip(saved), file: file.map(File::from), tidied: false }
-        .until_the_end()
+    Monitor {
+        signals,
+        command,
+        pty,
+        report,
+        outer: outer.zip(saved),
+        file: file.map(File::from),
+        tidied: false,
+        hung_up: false,
+        expects_hangup: false,
+    }
+    .until_the_end()
 }
 
 fn begin(words: &[OsString]) -> io::Result<(Signals, Pid, OwnedFd)> {
@@ -65,10 +75,14 @@ fn begin(words: &[OsString]) -> io::Result<(Signals, Pid, OwnedFd)> {
 struct Monitor {
     signals: Signals,
     command: Pid,
-    /// The command's side of the pty, hung up once the process that records is gone.
+    /// The command's side of the pty, hung up once the process that records is gone, or has said that it does that.
     pty: OwnedFd,
     /// Broken once the process that records is gone.
     report: OwnedFd,
+    /// Whether that has said so.
+    hung_up: bool,
+    /// Whether the hangup that the kernel makes of it is still to come: it is not the command's.
+    expects_hangup: bool,
     outer: Option<(OwnedFd, Termios)>,
     file: Option<File>,
     tidied: bool,
@@ -95,6 +109,7 @@ impl Monitor {
                         }
                     }
                     SIGCONT => self.send(Signal::CONT),
+                    SIGHUP if self.says_hung_up() && std::mem::take(&mut self.expects_hangup) => {}
                     signal => Signal::from_named_raw(signal).into_iter().for_each(|signal| self.send(signal)),
                 }
             }
@@ -122,11 +137,20 @@ impl Monitor {
     }
 
     /// Whether the process that records is gone. Of one that was killed the kernel closes one descriptor after the other: either may be first.
-    fn left_alone(&self) -> bool {
-        let mut fds = [PollFd::new(&self.report, PollFlags::empty()), PollFd::new(&self.pty, PollFlags::empty())];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let closed = |fd: &PollFd<'_>| fd.revents().intersects(PollFlags::ERR | PollFlags::HUP);
-        poll(&mut fds, Some(&now)).is_ok() && fds.iter().any(closed)
+    fn left_alone(&mut self) -> bool {
+        let [gone, hung_up] = [&self.report, &self.pty]
+            .map(|fd| events(fd, PollFlags::empty()).intersects(PollFlags::ERR | PollFlags::HUP));
+        gone || hung_up && !self.says_hung_up()
+    }
+
+    /// Whether the process that records has said that it hangs the pty up, and goes on: it says so before.
+    fn says_hung_up(&mut self) -> bool {
+        let says = !self.hung_up
+            && events(&self.report, PollFlags::IN).contains(PollFlags::IN)
+            && matches!(rustix::io::read(&self.report, &mut [0]), Ok(1));
+        self.hung_up |= says;
+        self.expects_hangup |= says;
+        self.hung_up
     }
 
     /// Does once what the process that records cannot do any more.
@@ -135,6 +159,10 @@ impl Monitor {
             return;
         }
         self.tidied = true;
+        if self.hung_up {
+            // The kernel has made one already, and makes no other.
+            self.send(Signal::HUP);
+        }
         if let Some((outer, saved)) = self.outer.take() {
             let mut raw = saved.clone();
             raw.make_raw();
@@ -151,6 +179,13 @@ impl Monitor {
             let _ = cut_torn(&file);
         }
     }
+}
+
+/// What there is now of `events` and of what is always told.
+fn events(fd: &OwnedFd, events: PollFlags) -> PollFlags {
+    let mut fds = [PollFd::new(fd, events)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&now)).map_or(PollFlags::empty(), |_| fds[0].revents())
 }
 
 /// Cuts a line off that has no end.
@@ -181,6 +216,8 @@ mod tests {
         tcsetattr(&outer.theirs, OptionalActions::Now, &raw).unwrap();
         let (reads, report) = rustix::pipe::pipe().unwrap();
         let monitor = Monitor {
+            hung_up: false,
+            expects_hangup: false,
             signals: Signals::of_monitor().unwrap(),
             command: Pid::from_child(&Command::new("true").spawn().unwrap()),
             pty: inner.theirs,
@@ -194,6 +231,28 @@ mod tests {
         assert_eq!(monitor.until_the_end(), 0);
         drop(reads);
         assert_eq!(tcgetattr(&outer.theirs).unwrap().local_modes, saved.local_modes);
+    }
+
+    #[test]
+    fn a_pty_that_is_hung_up_with_a_word_before_is_not_the_recorders_end() {
+        let inner = pty::open(&Terminal::of_process()).unwrap();
+        let (recorder, report) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut monitor = Monitor {
+            hung_up: false,
+            expects_hangup: false,
+            signals: Signals::of_monitor().unwrap(),
+            command: rustix::process::getpid(),
+            pty: inner.theirs,
+            report: report.into(),
+            outer: None,
+            file: None,
+            tidied: false,
+        };
+        (&recorder).write_all(&[0]).unwrap();
+        drop(inner.ours);
+        assert!(!monitor.left_alone() && monitor.expects_hangup);
+        drop(recorder);
+        assert!(monitor.left_alone());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What the command shows, carried to where it is seen and to the tape.
 
+use std::borrow::Borrow;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -10,10 +11,13 @@ use rustix::pipe::PipeFlags;
 
 use crate::tape::{Source, Tape};
 
+/// So much is still recorded of what nobody can be shown any more: the most that a pipe holds.
+const REST: usize = 1 << 20;
+
 /// Something that is carried: never blocks where it comes from.
-pub(super) struct Stream<'a> {
+pub(super) struct Stream<'a, From> {
     /// Where it comes from.
-    pub(super) from: &'a OwnedFd,
+    pub(super) from: From,
     /// Where it is seen.
     pub(super) to: BorrowedFd<'a>,
     /// What the tape calls it.
@@ -22,30 +26,43 @@ pub(super) struct Stream<'a> {
     pub(super) stop: &'a OwnedFd,
 }
 
-/// Carries until nobody can write there any more, or until it is to stop and nothing is left. Calls `unread` once if nobody
-/// reads what is shown: whether it is recorded all the same.
-pub(super) fn carry(stream: &Stream<'_>, tape: &Tape, unread: &dyn Fn() -> bool) {
+/// Carries until nobody can write there any more, or until it is to stop and nothing is left. Calls `unseen` once if what is shown goes nowhere
+/// any more, with the reason: whether it is recorded all the same. If not, what was written by then still is, and where it comes from is let go.
+pub(super) fn carry<From: Borrow<OwnedFd>>(stream: Stream<'_, From>, tape: &Tape, unseen: &dyn Fn(Errno) -> bool) {
+    let from = stream.from.borrow();
     let mut buffer = vec![0; 64 << 10];
     let (mut stopping, mut seen) = (false, true);
     loop {
-        match read(stream.from, &mut buffer) {
+        match read(from, &mut buffer) {
             // The other side of a pty is closed.
             Ok(0) | Err(Errno::IO) => return,
             Ok(count) => {
                 let shown = &buffer[..count];
                 if seen && let Err(error) = write_all(stream.to, shown) {
                     seen = false;
-                    if error == Errno::PIPE && !unread() {
-                        return;
+                    if !unseen(error) {
+                        tape.output(stream.source, shown);
+                        return keep_rest(from, &mut buffer, |rest| tape.output(stream.source, rest));
                     }
                 }
                 tape.output(stream.source, shown);
             }
             Err(Errno::AGAIN) if stopping => return,
-            Err(Errno::AGAIN) => stopping = wait(stream.from, stream.stop),
+            Err(Errno::AGAIN) => stopping = wait(from, stream.stop),
             Err(Errno::INTR) => {}
             Err(_) => return,
         }
+    }
+}
+
+/// Keeps what is there to be read, and no more than [`REST`]: somebody may write without end.
+fn keep_rest(from: &OwnedFd, buffer: &mut [u8], keep: impl Fn(&[u8])) {
+    let mut kept = 0;
+    while kept < REST
+        && let Ok(count @ 1..) = read(from, &mut *buffer)
+    {
+        keep(&buffer[..count]);
+        kept += count;
     }
 }
 

@@ -2,13 +2,15 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ah_plugin_api::{Error, ErrorKind};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
-use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, waitpid};
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGWINCH};
 
@@ -16,7 +18,8 @@ use super::pty::{self, Pty};
 use super::pump::{Stream, carry, leave_input, output_pipe, tell};
 use super::signals::Signals;
 use super::terminal::Raw;
-use super::{Run, RunError, Terminal};
+use super::{Ended, Run, RunError, Terminal, Unwritten};
+use crate::input::Echo;
 use crate::keys::Keys;
 use crate::sys;
 use crate::tape::{Source, Tape};
@@ -26,7 +29,7 @@ const TYPED_AHEAD: usize = 64 << 10;
 /// How often a job in the background looks whether it is in the foreground again.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
-pub(super) fn run(run: &Run, terminal: &Terminal, tape: &Tape, moment: &dyn Fn()) -> Result<u8, RunError> {
+pub(super) fn run(run: &Run, terminal: &Terminal, tape: &Tape, moment: &dyn Fn()) -> Result<Ended, RunError> {
     let place = |error: io::Error| {
         RunError::Place(
             Error::from_io("there is no pty to record on", &error)
@@ -40,15 +43,18 @@ pub(super) fn run(run: &Run, terminal: &Terminal, tape: &Tape, moment: &dyn Fn()
         false => output_pipe().map(|(read, write)| (Some(read), Some(write))).map_err(place)?,
     };
     let Pty { ours, theirs } = pty;
+    let ours = Arc::new(ours);
     let (report, child) = start(run, terminal, theirs, its_errors)?;
     let (stop, unread) = (
         eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| place(e.into()))?,
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| place(e.into()))?,
     );
+    let unwritable = AtomicBool::new(false);
     let mut relay = Relay {
         terminal,
         raw: None,
-        ours: &ours,
+        ours: Some(Arc::clone(&ours)),
+        report,
         signals,
         tape,
         monitor: Pid::from_child(&child),
@@ -58,26 +64,33 @@ pub(super) fn run(run: &Run, terminal: &Terminal, tape: &Tape, moment: &dyn Fn()
         reading: terminal.input.is_some(),
         size: terminal.size(),
         unread: &unread,
+        unwritable: &unwritable,
         moment,
     };
-    // The report stays open: by it the monitor sees that this process is there.
-    let _report = report;
     relay.take_terminal();
-    Ok(std::thread::scope(|scope| {
-        let shown = Stream { from: &ours, to: rustix::stdio::stdout(), source: Source::Terminal, stop: &stop };
-        let nobody_reads = || {
-            tell(&unread);
-            true
+    let unwritten = Unwritten::default();
+    let status = std::thread::scope(|scope| {
+        let (unread, unwritable, unwritten) = (&unread, &unwritable, &unwritten);
+        let (stdout, stderr) = (rustix::stdio::stdout(), rustix::stdio::stderr());
+        let shown = Stream { from: ours, to: stdout, source: Source::Terminal, stop: &stop };
+        let unseen = move |error| {
+            let lost = unwritten.note(Source::Terminal, stdout, error);
+            unwritable.store(lost, Ordering::Release);
+            if lost || error == Errno::PIPE {
+                tell(unread);
+            }
+            !lost
         };
-        scope.spawn(move || carry(&shown, tape, &nobody_reads));
-        if let Some(errors) = &errors {
-            let said = Stream { from: errors, to: rustix::stdio::stderr(), source: Source::Errors, stop: &stop };
-            scope.spawn(move || carry(&said, tape, &|| true));
+        scope.spawn(move || carry(shown, tape, &unseen));
+        if let Some(errors) = errors {
+            let said = Stream { from: errors, to: stderr, source: Source::Errors, stop: &stop };
+            scope.spawn(move || carry(said, tape, &|error| !unwritten.note(Source::Errors, stderr, error)));
         }
         let status = relay.until_the_end();
         tell(&stop);
         status
-    }))
+    });
+    Ok(unwritten.ended(status))
 }
 
 /// Starts the monitor, which starts the command. The other side of the pty is its alone afterwards.
@@ -93,7 +106,8 @@ fn start(
                 .with_hint("`ulimit -u` and `ulimit -n` show how many processes and files there may be"),
         )
     };
-    let (report, its_report) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| place(e.into()))?;
+    let (report, its_report) = UnixStream::pair().map_err(place)?;
+    let (report, its_report) = (OwnedFd::from(report), OwnedFd::from(its_report));
     // What the monitor inherits under their numbers.
     let report_number = its_report.as_raw_fd().to_string();
     let mut inherited = vec![its_report];
@@ -156,7 +170,10 @@ struct Relay<'a> {
     terminal: &'a Terminal,
     /// The terminal's modes are taken away.
     raw: Option<Raw<'a>>,
-    ours: &'a OwnedFd,
+    /// Our side of the pty, until it is hung up.
+    ours: Option<Arc<OwnedFd>>,
+    /// Open as long as this is: by it the monitor sees that this process is there. It is told there when the pty is hung up.
+    report: OwnedFd,
     signals: Signals,
     tape: &'a Tape,
     monitor: Pid,
@@ -167,7 +184,10 @@ struct Relay<'a> {
     /// Whether keys still come.
     reading: bool,
     size: (u16, u16),
+    /// Readable once what the command shows goes nowhere.
     unread: &'a OwnedFd,
+    /// Whether that is because it cannot be written, though somebody is there.
+    unwritable: &'a AtomicBool,
     moment: &'a dyn Fn(),
 }
 
@@ -181,8 +201,8 @@ impl Relay<'_> {
                 let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN), PollFd::new(self.unread, PollFlags::IN)];
                 let pty = if self.typed.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
                 // That the other side was closed is the pump's to see; asking for nothing would wake this all the time.
-                let at = (!pty.is_empty()).then(|| {
-                    fds.push(PollFd::new(self.ours, pty));
+                let at = self.ours.as_deref().filter(|_| !pty.is_empty()).map(|ours| {
+                    fds.push(PollFd::new(ours, pty));
                     fds.len() - 1
                 });
                 if let Some(input) = self.terminal.input.as_ref().filter(|_| wants_keys) {
@@ -196,8 +216,11 @@ impl Relay<'_> {
             }
             if unread {
                 let _ = rustix::io::read(self.unread, &mut [0; 8]);
-                // What a command gets whose output nobody reads.
-                let _ = kill_process(self.monitor, Signal::PIPE);
+                match self.unwritable.load(Ordering::Acquire) {
+                    true => self.hang_up(),
+                    // What a command gets whose output nobody reads.
+                    false => drop(kill_process(self.monitor, Signal::PIPE)),
+                }
             }
             if keys {
                 self.read_keys();
@@ -221,6 +244,13 @@ impl Relay<'_> {
         Timespec::try_from(left).ok()
     }
 
+    /// From now on the command's writing fails, as it would without this.
+    fn hang_up(&mut self) {
+        // Before it is so: else the monitor takes it for this process's end.
+        let _ = rustix::io::write(&self.report, &[0]);
+        self.ours = None;
+    }
+
     /// Takes the terminal's modes away, if it is there to be taken.
     fn take_terminal(&mut self) -> bool {
         if self.raw.is_none()
@@ -241,7 +271,8 @@ impl Relay<'_> {
                 let before = self.typed.len();
                 let moments = self.keys.push(&buffer[..count], Instant::now(), &mut self.typed);
                 if self.input && self.typed.len() > before {
-                    self.tape.input(&self.typed[before..], pty::echo(self.ours));
+                    let echo = self.ours.as_deref().map_or(Echo::Hidden, pty::echo);
+                    self.tape.input(&self.typed[before..], echo);
                 }
                 (0..moments).for_each(|_| (self.moment)());
             }
@@ -253,7 +284,8 @@ impl Relay<'_> {
     /// Gives the command what was typed, as far as it takes it.
     fn hand_over(&mut self) {
         while !self.typed.is_empty() {
-            match rustix::io::write(self.ours, &self.typed) {
+            let written = self.ours.as_deref().map_or(Err(Errno::IO), |ours| rustix::io::write(ours, &self.typed));
+            match written {
                 Ok(count) => drop(self.typed.drain(..count)),
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR) => {}
@@ -294,7 +326,9 @@ impl Relay<'_> {
 
     fn resize(&mut self) {
         let size = self.terminal.winsize();
-        let _ = pty::resize(self.ours, size);
+        if let Some(ours) = &self.ours {
+            let _ = pty::resize(ours, size);
+        }
         let (cols, rows) = (size.ws_col, size.ws_row);
         if (cols, rows) != self.size {
             self.size = (cols, rows);

@@ -316,13 +316,16 @@ impl Call<'_> {
         let event = self.event;
         let tool = event.tool.as_ref().map(|tool| MomentTool { name: tool.name.clone(), id: tool.id.clone() });
         let label = event.reason.clone().filter(|_| kind == MomentKind::SessionStart || kind == MomentKind::SessionEnd);
+        let at = self.workspace.position_now(self.session, event.agent, self.transcript().as_deref());
+        let (transcript, before) = at.unzip();
         let new = NewMoment {
             label,
             prompt: event.prompt.clone().filter(|_| kind == MomentKind::Prompt),
             prompt_id: event.prompt_id.clone().filter(|_| kind == MomentKind::Prompt),
             tool,
             sub_agent: event.subagent.as_ref().map(|sub| sub.id.clone()),
-            transcript: self.workspace.position_now(self.session, event.agent, self.transcript().as_deref()),
+            transcript,
+            before: before.flatten(),
             checkpoint: event.checkpoint.clone(),
             recording: None,
             agent: Some(event.agent),

@@ -40,6 +40,9 @@ pub(crate) struct Late {
     pub(crate) time: Timestamp,
     /// Where it was thought to be.
     pub(crate) at: TranscriptPosition,
+    /// What is looked for does not lie before it; none (a prompt, and in what older versions left): it is not known, and that of the last prompt counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) from: Option<TranscriptPosition>,
     #[serde(default)]
     pub(crate) tool: Option<String>,
     #[serde(default)]
@@ -53,7 +56,7 @@ pub(crate) struct Late {
 /// What the file `late` holds.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Lates {
-    /// The last prompt's place: nothing that is looked for lies before it.
+    /// The last prompt's place: nothing that is looked for from then on lies before it.
     #[serde(default)]
     since: Option<TranscriptPosition>,
     #[serde(default)]
@@ -74,23 +77,25 @@ impl From<TranscriptPosition> for Position {
 
 impl Workspace {
     /// How far a transcript has come, counted on from where it was counted last, and no further than is quickly done; none if there is none, or it cannot be read.
+    /// Beside it: where it was counted last.
     pub(super) fn position_now(
         &self,
         session: &SessionName,
         agent: Agent,
         file: Option<&Path>,
-    ) -> Option<TranscriptPosition> {
+    ) -> Option<(TranscriptPosition, Option<TranscriptPosition>)> {
         let file = file?;
         let cache = session::folder(&self.folder(), session).join("transcript");
         let bytes = fsio::read(&cache).ok().flatten();
         let last: Option<TranscriptPosition> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         let last = last.filter(|last| last.file == file).map(Position::from);
-        let now = transcript::position_now(agent, file, last.as_ref());
+        let now = transcript::position_now(agent, file, last.as_ref()).map(|now| (now, last));
         // A file that was rewritten is counted anew.
-        let now = now.or_else(|_| transcript::position_now(agent, file, None)).ok()?;
+        let now = now.or_else(|_| transcript::position_now(agent, file, None).map(|now| (now, None)));
+        let (now, last) = now.ok()?;
         let now = TranscriptPosition::from(now);
         let _ = fsio::replace(&cache, &serde_json::to_vec(&now).unwrap_or_default(), Durability::Instant);
-        Some(now)
+        Some((now, last.map(TranscriptPosition::from)))
     }
 
     /// Leaves moments for which a place is to be looked for. Whoever calls holds the capture lock.
@@ -135,8 +140,7 @@ impl Workspace {
         let (mut updates, mut left) = (Vec::new(), Vec::new());
         for (agent, file) in files {
             let own: Vec<&Late> = moments.iter().filter(|late| late.agent == agent && late.at.file == *file).collect();
-            let from = since.clone().filter(|since| since.file == *file);
-            let from = from.map_or_else(|| Position::start(file), Position::from);
+            let from = Late::all_from(&own, since.as_ref()).map_or_else(|| Position::start(file), Position::from);
             let sought: Vec<Sought<'_>> = own.iter().map(|late| late.sought()).collect();
             let caught = transcript::catch_up_all(agent, &sought, &from);
             for (at, late) in own.into_iter().enumerate() {
@@ -186,6 +190,14 @@ impl Workspace {
 }
 
 impl Late {
+    /// The place behind which all that these look for lies, which are in the same file; none if that can only be said of its beginning.
+    fn all_from(these: &[&Self], since: Option<&TranscriptPosition>) -> Option<TranscriptPosition> {
+        let since = |late: &Self| since.filter(|since| since.file == late.at.file).cloned();
+        let from = these.iter().map(|late| late.from.clone().or_else(|| since(late)));
+        // One of which it is not known says that of all.
+        from.collect::<Option<Vec<_>>>()?.into_iter().min_by_key(|from| from.offset)
+    }
+
     fn sought(&self) -> Sought<'_> {
         static OTHER: HookKind = HookKind::Other(String::new());
         let kind = match self.kind {

@@ -68,6 +68,8 @@ pub struct NewMoment {
     pub sub_agent: Option<String>,
     /// How far the conversation has come, by what is written of it now.
     pub transcript: Option<TranscriptPosition>,
+    /// How far it had come at the call before: a tool's result, which comes late, lies behind that.
+    pub before: Option<TranscriptPosition>,
     /// Whose conversation that is, so that lines which come late are caught up with.
     pub agent: Option<Agent>,
     /// How far the recording has come; none: as far as it is at this moment, if there is one.
@@ -92,6 +94,7 @@ impl NewMoment {
             tool: None,
             sub_agent: None,
             transcript: None,
+            before: None,
             agent: None,
             recording: None,
         }
@@ -163,6 +166,7 @@ impl Workspace {
             tool,
             sub_agent,
             transcript,
+            before,
             checkpoint,
             exit,
             agent,
@@ -183,11 +187,20 @@ impl Workspace {
         };
         let event = self.append(session, EventBody::Moment(Box::new(record.clone())), Durability::Instant)?;
         let waiting = Waiting { seq: event.seq, moment: record.id.clone(), session: session.clone() };
+        // What a sub-agent's tool gave is not in this file, so that the place by now is the one.
+        let agent = agent.filter(|_| record.sub_agent.is_none());
         let late = agent.zip(record.transcript.clone()).map(|(agent, at)| Late {
             moment: record.id.clone(),
             agent,
             kind,
             time: event.time,
+            from: match kind {
+                // Its line may be there already, by some agents even before the call before.
+                MomentKind::Prompt => None,
+                MomentKind::Tool | MomentKind::ToolFailed => before.filter(|before| before.file == at.file),
+                // What was written by then is not newer.
+                _ => Some(at.clone()),
+            },
             at,
             tool: record.tool.as_ref().and_then(|tool| tool.id.clone()),
             prompt: record.prompt.clone(),

@@ -255,6 +255,73 @@ fn a_call_reads_only_so_much_of_a_transcript_and_the_place_is_found_behind_it() 
     assert_eq!(line(), 5);
 }
 
+/// A line of a transcript with the result of that call.
+fn result_of(id: &str) -> String {
+    let content = serde_json::json!([{"type": "tool_result", "tool_use_id": id, "content": "ok"}]);
+    format!("{}\n", serde_json::json!({"type": "user", "message": {"role": "user", "content": content}}))
+}
+
+/// A call of the agent's, whose transcript is `file`.
+fn call(lab: &Lab, file: &std::path::Path, event: &str, more: &serde_json::Value) {
+    let mut fields = serde_json::json!({
+        "session_id": "s", "cwd": lab.path(), "transcript_path": file, "hook_event_name": event,
+    });
+    fields.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let event = ah_agents::hook::read(Agent::Claude, &mut fields.to_string().as_bytes()).unwrap();
+    lab.engine().hook(&event, &HookContext::default()).unwrap();
+}
+
+fn last_line(lab: &Lab) -> u64 {
+    lab.open().moments(None).unwrap().pop().unwrap().record.transcript.unwrap().line
+}
+
+#[test]
+fn a_tools_result_is_looked_for_behind_the_call_before_alone() {
+    let lab = Lab::new();
+    lab.step("a", "0");
+    let file = lab.top.join("transcript");
+    // Who read all of the turn would find an earlier one by that id.
+    let before = [result_of("t1"), "{}\n".to_owned()].concat();
+    fs::write(&file, &before).unwrap();
+    call(&lab, &file, "SessionStart", &serde_json::json!({"source": "resume"}));
+    call(&lab, &file, "PostToolUse", &serde_json::json!({"tool_name": "Bash", "tool_use_id": "t1"}));
+    assert_eq!(last_line(&lab), 2);
+    fs::write(&file, [before, "{}\n".to_owned(), result_of("t1"), "{}\n".to_owned()].concat()).unwrap();
+    lab.open().capture().unwrap();
+    assert_eq!(last_line(&lab), 4);
+}
+
+#[test]
+fn a_sub_agents_tool_is_looked_for_in_no_transcript() {
+    let lab = Lab::new();
+    lab.step("a", "0");
+    let file = lab.top.join("transcript");
+    fs::write(&file, "{}\n").unwrap();
+    let tool = serde_json::json!({"tool_name": "Bash", "tool_use_id": "t1", "agent_id": "a1", "agent_type": "Explore"});
+    call(&lab, &file, "PostToolUse", &tool);
+    fs::write(&file, ["{}\n".to_owned(), result_of("t1")].concat()).unwrap();
+    lab.open().capture().unwrap();
+    assert_eq!(last_line(&lab), 1);
+}
+
+#[test]
+fn what_older_versions_left_is_looked_for_from_the_last_prompt_on() {
+    let lab = Lab::new();
+    lab.step("a", "0");
+    let file = lab.top.join("transcript");
+    fs::write(&file, "{}\n").unwrap();
+    call(&lab, &file, "PostToolUse", &serde_json::json!({"tool_name": "Bash", "tool_use_id": "t1"}));
+    call(&lab, &file, "PostToolUse", &serde_json::json!({"tool_name": "Bash", "tool_use_id": "t2"}));
+    for left in fs::read_dir(lab.folder().join("pending")).unwrap().map(|entry| entry.unwrap().path()) {
+        let mut fields: serde_json::Value = serde_json::from_slice(&fs::read(&left).unwrap()).unwrap();
+        fields["late"].as_object_mut().unwrap().remove("from");
+        fs::write(&left, fields.to_string()).unwrap();
+    }
+    fs::write(&file, [result_of("t1"), result_of("t2")].concat()).unwrap();
+    lab.open().capture().unwrap();
+    assert_eq!(last_line(&lab), 2);
+}
+
 #[test]
 fn a_line_of_any_length_keeps_no_later_moment_from_a_recording() {
     let lab = Lab::new();

@@ -26,6 +26,7 @@
 
 mod agent;
 pub mod files;
+mod halves;
 pub mod hook;
 pub mod launch;
 pub mod settings;

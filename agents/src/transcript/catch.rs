@@ -202,7 +202,35 @@ fn is_it(sought: &Sought<'_>, text: &str, id: Option<&str>, (newer, near): (bool
 
 #[cfg(test)]
 mod tests {
-    use super::begin_alike;
+    use super::{begin_alike, catch_up, look};
+    use crate::Agent;
+    use crate::hook::HookKind;
+    use crate::transcript::line::{What, time_of};
+    use crate::transcript::{Caught, Position, Sought};
+
+    #[test]
+    fn a_prompt_with_half_a_character_is_one() {
+        let seen = |agent, line: &str| look(agent, line.as_bytes()).what;
+        let prompt =
+            |id: Option<&str>| What::Prompt { text: "bad \u{fffd} \u{1f600}".into(), id: id.map(str::to_owned) };
+        let text = r"bad \ud83d \ud83d\ude00";
+        let line = format!(r#"{{"type":"user","message":{{"content":"{text}"}},"promptId":"p"}}"#);
+        assert_eq!(seen(Agent::Claude, &line), prompt(Some("p")));
+        // So its place is before it, though its line is older than the moment.
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let line = line.replacen('{', r#"{"timestamp":"2026-01-01T00:00:00.000Z","#, 1);
+        std::fs::write(file.path(), format!("{{}}\n{line}\n")).unwrap();
+        let time = time_of("2026-01-01T00:00:01Z").unwrap();
+        let sought =
+            Sought { kind: &HookKind::Prompt, tool_id: None, prompt_id: Some("p"), prompt: None, time, written: 3 };
+        let found = catch_up(Agent::Claude, &[sought], &Position::start(file.path())).unwrap();
+        assert!(matches!(&found[..], [Caught::Exact(Position { line: 1, .. })]), "{found:?}");
+        let blocks = format!(r#"{{"type":"user","message":{{"content":[{{"type":"text","text":"{text}"}}]}}}}"#);
+        assert_eq!(seen(Agent::Claude, &blocks), prompt(None));
+        let line = format!(r#"{{"type":"event_msg","payload":{{"type":"user_message","message":"{text}"}}}}"#);
+        assert_eq!(seen(Agent::Codex, &line), prompt(None));
+        assert_eq!(seen(Agent::Gemini, &format!(r#"{{"type":"user","content":"{text}"}}"#)), prompt(None));
+    }
 
     #[test]
     fn white_space_tells_no_prompts_apart() {

@@ -10,9 +10,11 @@ use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Error, ErrorKind, Result, Timestamp};
+use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
 use super::{LONGEST_LINE, Position, open};
+use crate::halves;
 
 /// A transcript being read.
 pub(super) struct Lines {
@@ -130,11 +132,19 @@ pub(super) fn time_of(text: &str) -> Option<Timestamp> {
     Some(Timestamp { secs, nanos: nanos.cast_unsigned() })
 }
 
-/// A JSON value as text, if it is a string.
+/// A JSON value as text, if it is a string. Half a character in it is U+FFFD, as it is in what a hook says.
 pub(super) fn text_of(raw: Option<&RawValue>) -> Option<Cow<'_, str>> {
     #[derive(serde::Deserialize)]
     struct Borrowed<'a>(#[serde(borrow)] Cow<'a, str>);
-    serde_json::from_str::<Borrowed<'_>>(raw?.get()).ok().map(|text| text.0)
+    let raw = raw?.get();
+    let whole = || Some(Cow::Owned(serde_json::from_str(&halves::replaced(raw)).ok()?));
+    serde_json::from_str::<Borrowed<'_>>(raw).ok().map(|text| text.0).or_else(whole)
+}
+
+/// A JSON value with texts in it, which may hold half a character as that of a hook may.
+pub(super) fn value_of<T: DeserializeOwned>(raw: &RawValue) -> Option<T> {
+    let whole = || serde_json::from_str(&halves::replaced(raw.get())).ok();
+    serde_json::from_str(raw.get()).ok().or_else(whole)
 }
 
 /// Whether a JSON value is `true`.

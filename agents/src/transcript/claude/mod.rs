@@ -21,7 +21,7 @@ use serde::de::{IgnoredAny, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::copy::{self, Edit, Until};
-use super::line::{Lines, Seen, What, is_true, text_of, time_of};
+use super::line::{Lines, Seen, What, is_true, text_of, time_of, value_of};
 use super::{Destination, Position, Trimmed};
 
 /// The members of a line that are looked at, as they are written.
@@ -70,8 +70,7 @@ impl<'a> Line<'a> {
     /// The tool calls and results in the line's message, by their ids.
     fn content(&self) -> Content {
         let wanted = matches!(self.kind().as_ref(), "user" | "assistant");
-        let message: Option<Message> =
-            self.message.filter(|_| wanted).and_then(|raw| serde_json::from_str(raw.get()).ok());
+        let message: Option<Message> = self.message.filter(|_| wanted).and_then(value_of);
         message.unwrap_or_default().content
     }
 

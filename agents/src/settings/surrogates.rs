@@ -1,61 +1,72 @@
-//! Escapes of half a character (`\ud800` alone), which JSON's grammar and JavaScript allow and parsers to text refuse: put aside while settings are parsed
-//! and changed, and put back as they were spelled.
+//! Escapes of half a character (`crate::halves`) are put aside while settings are parsed and changed, and put back as they were spelled.
+//!
+//! A repository's settings are anybody's: each text is gone through a fixed number of times, whatever is in it.
 
-/// What stood for what.
-pub(super) struct Aside(Vec<(String, String)>);
+use std::collections::{HashMap, HashSet};
+use std::fmt::Write as _;
+use std::ops::Range;
+
+use crate::halves::Escapes;
+
+/// The private characters.
+const PRIVATE: Range<u32> = 0xE000..0xF8FF;
+
+/// Which private character stood for what.
+pub(super) struct Aside(HashMap<u32, String>);
 
 impl Aside {
-    /// The text with each such escape replaced by one of a private character that is nowhere in it.
+    /// The text with each such escape replaced by one of a private character whose escape is nowhere in it.
     pub(super) fn put(text: &str) -> (String, Self) {
-        let (mut out, mut all) = (String::with_capacity(text.len()), Vec::<(String, String)>::new());
-        let mut free = (0xE000..0xF8FFu32).map(|unit| format!("\\u{unit:04x}"));
-        let mut rest = text;
-        while let Some(at) = rest.find('\\') {
-            let (before, escape) = rest.split_at(at);
-            out.push_str(before);
-            let len = match (unit(escape), escape.get(6..).and_then(unit)) {
-                (Some(0xD800..0xDC00), Some(0xDC00..0xE000)) => 12,
-                (Some(0xD800..0xE000), _) => 6,
-                _ => 1 + escape[1..].chars().next().map_or(0, char::len_utf8),
-            };
-            let (escape, after) = escape.split_at(len);
-            rest = after;
-            if len != 6 {
-                out.push_str(escape);
-                continue;
-            }
-            let known = all.iter().find(|(_, spelled)| spelled == escape).map(|(stand_in, _)| stand_in.clone());
+        let taken: HashSet<u32> = Escapes::of(text).filter_map(|escape| escape.unit).collect();
+        let mut free = PRIVATE.filter(|unit| !taken.contains(unit));
+        let mut stand_ins = HashMap::<&str, u32>::new();
+        let (mut out, mut escapes) = (String::with_capacity(text.len()), Escapes::of(text));
+        for escape in &mut escapes {
+            out.push_str(escape.before);
+            let known = || stand_ins.get(escape.spelled).copied();
             // As many as there are private characters would have to be taken for none to be left.
-            let stand_in = known.or_else(|| {
-                let found = free.find(|stand_in| !holds(text, stand_in))?;
-                all.push((found.clone(), escape.to_owned()));
-                Some(found)
-            });
-            out.push_str(stand_in.as_deref().unwrap_or(escape));
+            match if escape.is_half() { known().or_else(|| free.next()) } else { None } {
+                None => out.push_str(escape.spelled),
+                Some(unit) => {
+                    stand_ins.insert(escape.spelled, unit);
+                    let _ = write!(out, "\\u{unit:04x}");
+                }
+            }
         }
-        out.push_str(rest);
-        (out, Self(all))
+        out.push_str(escapes.rest);
+        (out, Self(stand_ins.into_iter().map(|(spelled, unit)| (unit, spelled.to_owned())).collect()))
     }
 
     /// The text with the escapes as they were.
     pub(super) fn back(&self, text: &str) -> String {
-        self.0.iter().fold(text.to_owned(), |text, (stand_in, spelled)| text.replace(stand_in.as_str(), spelled))
+        let (mut out, mut escapes) = (String::with_capacity(text.len()), Escapes::of(text));
+        for escape in &mut escapes {
+            out.push_str(escape.before);
+            let was = escape.unit.and_then(|unit| self.0.get(&unit));
+            out.push_str(was.map_or(escape.spelled, String::as_str));
+        }
+        out + escapes.rest
     }
-}
-
-fn holds(text: &str, escape: &str) -> bool {
-    text.contains(escape) || text.to_ascii_lowercase().contains(escape)
-}
-
-/// The number of an escape `\uXXXX` at the beginning of a text.
-fn unit(text: &str) -> Option<u32> {
-    let digits = text.strip_prefix("\\u")?.get(..4)?;
-    digits.bytes().all(|b| b.is_ascii_hexdigit()).then(|| u32::from_str_radix(digits, 16).ok())?
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
+
     use super::Aside;
+
+    #[test]
+    fn as_many_halves_as_there_are_take_no_longer_in_a_large_text() {
+        // A look through all of it for each of them would take hours.
+        let mut text = "\\u".repeat(4 << 20);
+        for unit in 0xD800..0xE000 {
+            write!(text, "\\u{unit:04x} \\u{unit:04X} ").unwrap();
+        }
+        text += "\\uE000\\ue001";
+        let (put, aside) = Aside::put(&text);
+        assert!(put.len() == text.len() && !put.contains("\\ud8") && put.matches("\\ue001").count() == 1);
+        assert!(aside.back(&put) == text);
+    }
 
     #[test]
     fn only_halves_are_put_aside_and_come_back_as_they_were() {

@@ -1,13 +1,14 @@
 //! A reader that passes JSON through with its long strings cut and its depth limited, so that what parses it needs little memory.
 //!
-//! It knows strings and brackets, nothing else of JSON: text that was not JSON is not JSON afterwards, and what was stays so. A cut
+//! It knows strings and brackets, nothing else of JSON: text that was not JSON is not JSON afterwards, and what was stays so. What is nested deeper than the
+//! parser behind takes is `null` instead, whatever is in it: a tool's input and output are as deep as the tool has them. A cut
 //! never falls into an escape, a surrogate pair or a UTF-8 sequence. Half a surrogate pair, which the grammar allows and parsers to text refuse,
 //! becomes U+FFFD.
 
 use std::io::{self, Read};
 
-/// Deepest nesting that is let through: what the parser behind refuses anyway.
-const DEEPEST: usize = 128;
+/// Deepest nesting that is let through: the parser behind refuses more.
+const DEEPEST: usize = 127;
 
 /// See the module.
 pub(super) struct Shorten<R> {
@@ -34,6 +35,18 @@ enum State {
     Dropping {
         escaped: bool,
     },
+    /// In what is nested too deeply: within so many brackets of it, and in a string or not.
+    Skipping {
+        open: usize,
+        string: Option<Escaped>,
+    },
+}
+
+/// Where in a string that is skipped the next byte falls.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Escaped {
+    No,
+    Yes,
 }
 
 /// What stands for half a character.
@@ -48,7 +61,7 @@ impl<R: Read> Shorten<R> {
     }
 
     /// Moves `raw[..len]` to `out`.
-    fn pass(&mut self, len: usize) -> io::Result<()> {
+    fn pass(&mut self, len: usize) {
         let mut at = 0;
         while at < len {
             match self.state {
@@ -56,7 +69,12 @@ impl<R: Read> Shorten<R> {
                     let byte = self.raw[at];
                     match byte {
                         b'"' => self.state = State::Keeping { kept: 0 },
-                        b'{' | b'[' if self.depth == DEEPEST => return Err(io::Error::other("nested too deeply")),
+                        b'{' | b'[' if self.depth == DEEPEST => {
+                            self.out.extend_from_slice(b"null");
+                            self.state = State::Skipping { open: 1, string: None };
+                            at += 1;
+                            continue;
+                        }
                         b'{' | b'[' => self.depth += 1,
                         b'}' | b']' => self.depth = self.depth.saturating_sub(1),
                         _ => {}
@@ -96,9 +114,12 @@ impl<R: Read> Shorten<R> {
                         at += gap + 1;
                     }
                 },
+                State::Skipping { open, string } => {
+                    self.state = skip(open, string, self.raw[at]);
+                    at += 1;
+                }
             }
         }
-        Ok(())
     }
 
     /// Passes a byte of a string, or holds it back until its escape is whole; true if it ends the string.
@@ -147,6 +168,20 @@ impl<R: Read> Shorten<R> {
     }
 }
 
+/// Where the next byte falls, when this one is skipped.
+fn skip(open: usize, string: Option<Escaped>, byte: u8) -> State {
+    let (open, string) = match (string, byte) {
+        (None, b'{' | b'[') => (open + 1, None),
+        (None, b'}' | b']') if open == 1 => return State::Outside,
+        (None, b'}' | b']') => (open - 1, None),
+        (None, b'"') | (Some(Escaped::Yes), _) => (open, Some(Escaped::No)),
+        (Some(Escaped::No), b'"') => (open, None),
+        (Some(Escaped::No), b'\\') => (open, Some(Escaped::Yes)),
+        (string, _) => (open, string),
+    };
+    State::Skipping { open, string }
+}
+
 /// The number of an escape `\uXXXX`.
 fn number(escape: &[u8]) -> u32 {
     escape[2..].iter().fold(0, |number, digit| number << 4 | char::from(*digit).to_digit(16).unwrap_or(0))
@@ -163,7 +198,7 @@ impl<R: Read> Read for Shorten<R> {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             };
-            self.pass(len)?;
+            self.pass(len);
         }
         let len = buffer.len().min(self.out.len() - self.taken);
         buffer[..len].copy_from_slice(&self.out[self.taken..self.taken + len]);
@@ -226,8 +261,18 @@ mod tests {
     }
 
     #[test]
-    fn brackets_without_end_are_refused() {
-        assert!(shortened(&[b'['; 4096], 64).is_err());
+    fn what_is_nested_too_deeply_is_null_and_brackets_without_end_are_no_json() {
+        for depth in [0, 1, DEEPEST, DEEPEST + 1, 100_000] {
+            let json = format!("{}{}", "[\"]\\\"\",".repeat(depth) + "[7]", "]".repeat(depth));
+            let out = shortened(json.as_bytes(), 64).unwrap();
+            let mut value = &serde_json::from_slice::<serde_json::Value>(&out).unwrap();
+            for _ in 0..depth.min(DEEPEST) {
+                value = &value[1];
+            }
+            assert_eq!(*value, if depth < DEEPEST { serde_json::json!([7]) } else { serde_json::Value::Null });
+        }
+        let out = shortened(&[b'['; 4096], 64).unwrap();
+        assert!(out.len() < 200 && serde_json::from_slice::<serde_json::Value>(&out).is_err());
     }
 
     proptest! {

@@ -177,3 +177,17 @@ fn fifty_megabytes_are_read_whatever_field_they_are_in() {
         assert!(event.session_id.len() <= LONGEST_TEXT);
     }
 }
+
+#[test]
+fn what_a_tool_nests_however_deep_keeps_no_event_away() {
+    for depth in [100, 120, 124, 125, 126, 127, 128, 140, 1_000_000] {
+        for (open, close) in [("[", "]"), ("{\"]\\\"\":", "}")] {
+            let deep = format!("{}1{}", open.repeat(depth), close.repeat(depth));
+            let event = claude(&format!(
+                r#"{{{COMMON},"hook_event_name":"PostToolUse","tool_response":[{deep},{deep}],"tool_input":{deep},"tool_name":"T","tool_use_id":"t1"}}"#
+            ));
+            let tool = event.map(|event| event.tool);
+            assert_eq!(tool.unwrap(), Some(ToolCall { name: "T".into(), id: Some("t1".into()) }), "{depth} {open}");
+        }
+    }
+}

@@ -3,9 +3,10 @@
 //! Two files a settings file, in a folder of ours: its former contents (`….before`, absent if there was no file), and a record of what was written into it. The
 //! former contents come back only if what was written is still there unchanged.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
-use ah_plugin_api::Result;
+use ah_plugin_api::{Error, Result};
 use serde::{Deserialize, Serialize};
 use sha1::{Digest as _, Sha1};
 
@@ -69,8 +70,13 @@ pub(super) fn before(target: &Target<'_>) -> Option<String> {
 /// Keeps `former`, which `written` is about to replace. The record comes last: until it is there nothing is restored from what it goes with.
 pub(super) fn keep(target: &Target<'_>, former: Option<&str>, written: &str) -> Result<Option<PathBuf>> {
     let Some((record, before)) = places(target) else { return Ok(None) };
-    if let Some(former) = former {
-        file::write_own(&before, former)?;
+    match former {
+        Some(former) => file::write_own(&before, former)?,
+        // What is there is of other hooks, which are gone.
+        None => std::fs::remove_file(&before).or_else(|error| match error.kind() {
+            io::ErrorKind::NotFound => Ok(()),
+            _ => Err(Error::from_io(format!("cannot remove {}", before.display()), &error)),
+        })?,
     }
     let file = place_of(target)?;
     let mut made: Vec<PathBuf> = file.ancestors().skip(1).take_while(|dir| !dir.exists()).map(Path::to_owned).collect();

@@ -201,3 +201,23 @@ fn what_is_no_file_is_refused_at_once_with_a_hint() {
         assert!(!place.backups.exists());
     }
 }
+
+#[test]
+fn what_was_before_other_hooks_is_not_told_of_these() {
+    let place = place();
+    let target = place.target(Agent::Claude, Scope::User);
+    let edit = |file: &Path| {
+        let text = std::fs::read_to_string(file).unwrap();
+        std::fs::write(file, format!("{text}\n")).unwrap();
+    };
+    let file = place.write(Agent::Claude, "{\"hooks\": {\"Stop\": []}}");
+    install(&target).unwrap();
+    edit(&file);
+    assert!(uninstall(&target).unwrap().backup.is_some());
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(install(&target).unwrap().backup, None);
+    edit(&file);
+    let change = uninstall(&target).unwrap();
+    assert_eq!((change.changed, change.backup), (true, None));
+    assert_eq!(std::fs::read_to_string(&file).unwrap().trim(), "{}");
+}

@@ -126,18 +126,20 @@ impl Rules {
         self.repo.as_ref().map(|repo| (repo.tracked(), self.prefix.as_slice()))
     }
 
-    /// Equal as long as the nested repository at `dir` has the same say over what is below it. `dir` has a `.git`.
+    /// Equal as long as the nested repository at `dir` has the same say over what is below it, and the stamp of its index, which is
+    /// part of that. `dir` has a `.git`.
     #[must_use]
-    pub fn nested_stamp(dir: BorrowedFd<'_>) -> [u8; 20] {
-        let mut digest = Sha1::new();
+    pub fn nested_stamp(dir: BorrowedFd<'_>) -> ([u8; 20], IndexStamp) {
+        let (mut digest, mut index) = (Sha1::new(), IndexStamp::default());
         if let Some(git_dir) = GitDir::of(dir) {
             digest.update(b"repository");
             digest_bytes(&mut digest, &git_dir.exclude_file().unwrap_or_default());
-            for field in IndexStamp::read(git_dir.git_dir.as_fd()).fields {
+            index = IndexStamp::read(git_dir.git_dir.as_fd());
+            for field in index.fields {
                 digest.update(field.to_le_bytes());
             }
         }
-        digest.finalize().into()
+        (digest.finalize().into(), index)
     }
 
     /// The rules inside the workspace's own directory, which `workspace` has open.

@@ -241,6 +241,7 @@ fn save_index(store: &Store, mut tree: Tree, id: &SnapshotId, user_index_blob: O
     let scan = &tree.scan;
     let header = Header {
         started: scan.started,
+        boot: scan.boot,
         device: scan.device,
         rules: scan.rules.fingerprint(),
         user_index: scan.user_index,

@@ -42,6 +42,7 @@ mod tests {
     fn header() -> Header {
         Header {
             started: ah_plugin_api::Timestamp { secs: 7, nanos: 9 },
+            boot: 11,
             device: (8, 1),
             rules: [3; 20],
             user_index: [1, 2, 3, 4, 5, 6],

@@ -5,7 +5,7 @@ use gix::ObjectId;
 
 use crate::scan::Stat;
 
-pub(super) const MAGIC: &[u8; 8] = b"ahindex2";
+pub(super) const MAGIC: &[u8; 8] = b"ahindex3";
 /// Bytes of the header.
 pub(super) const HEADER: usize = 320;
 /// Bytes of a directory's record.
@@ -59,6 +59,8 @@ pub(crate) enum What {
 pub(crate) struct Header {
     /// When the scan began, by the clock that gives files their times.
     pub(crate) started: Timestamp,
+    /// The boot in which the scan was, [`crate::store::boot_number`].
+    pub(crate) boot: u64,
     /// Device of the workspace's root.
     pub(crate) device: (u32, u32),
     /// [`ah_rules::Rules::fingerprint`].
@@ -227,7 +229,7 @@ impl Header {
         counts.iter().for_each(|&count| {
             put.u32(count);
         });
-        put.i64(self.started.secs).u32(self.started.nanos).u32(self.device.0).u32(self.device.1);
+        put.i64(self.started.secs).u32(self.started.nanos).u64(self.boot).u32(self.device.0).u32(self.device.1);
         put.bytes(&self.rules).id(&self.user_index_blob);
         self.user_index.iter().for_each(|&field| {
             put.i64(field);
@@ -252,11 +254,12 @@ impl Header {
         let body = take.u32();
         let counts = [take.u32(), take.u32(), take.u32(), take.u32()];
         let started = Timestamp { secs: take.i64(), nanos: take.u32() };
+        let boot = take.u64();
         let device = (take.u32(), take.u32());
         let (rules, user_index_blob) = (take.array(), take.id());
         let user_index = [take.i64(), take.i64(), take.i64(), take.i64(), take.i64(), take.i64()];
         let length = take.u32() as usize;
         let snapshot = String::from_utf8(take.0.get(..length)?.to_vec()).ok()?;
-        Some((Self { started, device, rules, user_index, user_index_blob, snapshot }, body, counts))
+        Some((Self { started, boot, device, rules, user_index, user_index_blob, snapshot }, body, counts))
     }
 }

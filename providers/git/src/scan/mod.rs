@@ -14,9 +14,13 @@
 //! was under way then too. The ctime decides because nobody can set it; `touch -d`, `mv`, `cp -p` all change it.
 //!
 //! Writers that go on without new times: a `write` that takes long, and stores into a shared mapping, which change the times only
-//! at the first one into a page since that was last brought to disk ([`DIRTY`]). So a file that changed a short while ago is asked
+//! at the first one into a page since that was last brought to disk (`dirty`). So a file that changed a short while ago is asked
 //! when it is read whether somebody has it open for writing ([`crate::sys`]). If so, the next scan reads it again, whatever its
 //! times say.
+//!
+//! All that holds within one run of the machine. After a power cut a file may have the times of a change whose contents never came to
+//! the disk, and the index, which is written out by itself, may know that change. So what an index of another boot says of what
+//! had changed shortly before its scan counts for nothing ([`written_out`]): contents, names, rules, the user's index.
 //!
 //! A limit: on tmpfs pages are never brought to disk. There every file that is read is asked; but a mapping that is made after that, of
 //! a file whose page was written to before, changes no time, and what is stored through it stays unseen until the file changes otherwise.
@@ -24,6 +28,7 @@
 //! Not here: what is ignored (`ah-rules`), the index's form (`index`), trees and snapshots (`capture`).
 
 mod content;
+mod dirty;
 mod list;
 mod pool;
 mod refresh;
@@ -39,8 +44,8 @@ use ah_plugin_api::{CapturePolicy, Context, Error, ErrorKind, OmitReason, Result
 use ah_rules::{Class, DirRules, Rules};
 use gix::ObjectId;
 
-use crate::index::{DIR_KEPT, DIR_THROUGH, DIR_TRACKED, ITEM_WRITTEN, Index, ItemRecord, What};
-use crate::store::Store;
+use crate::index::{DIR_KEPT, DIR_THROUGH, DIR_TRACKED, Header, ITEM_WRITTEN, Index, ItemRecord, What};
+use crate::store::{Store, boot_number};
 
 pub(crate) use content::{Sink, read_contents};
 pub(crate) use stat::{Filesystem, Stat, open_dir, open_file, stat_of};
@@ -163,11 +168,13 @@ pub(crate) struct Scan {
     /// was a refresh, the first are those of the index by their numbers.
     pub(crate) nodes: Vec<Node>,
     pub(crate) started: Timestamp,
+    /// See [`crate::index::Header::boot`].
+    pub(crate) boot: u64,
     pub(crate) device: (u32, u32),
     pub(crate) rules: Rules,
     pub(crate) user_index: [i64; 6],
-    /// How close to `started` a change may be and still get an older time, nanoseconds.
-    pub(crate) tick: u64,
+    /// What the index says of names, rules, and the user's index with a ctime from here on may have changed without looking so.
+    pub(crate) racy_from: Timestamp,
     /// Files with a ctime from here on may change without a new one, by who has them open for writing.
     pub(crate) writers_from: Timestamp,
     /// Whether the store has every object that the index names.
@@ -180,10 +187,9 @@ impl Scan {
         Timestamp { secs: self.user_index[2], nanos: u32::try_from(self.user_index[3]).unwrap_or_default() }
     }
 
-    /// Whether the user's index was last changed long enough before the scan that its stamp tells all.
+    /// Whether the user's index was last changed long enough before the scan that the index rests on, so that an equal stamp tells all.
     pub(crate) fn user_index_settled(&self) -> bool {
-        let limit = stat::before(self.started, self.tick);
-        (self.user_index[4], self.user_index[5]) < (limit.secs, i64::from(limit.nanos))
+        is_before(&self.user_index, self.racy_from)
     }
 }
 
@@ -191,9 +197,22 @@ impl Scan {
 /// read is read once more by the next scan. Nanoseconds; tests cannot wait that long.
 const UNDER_WAY: u64 = if cfg!(test) { 1 } else { 1_000_000_000 };
 
-/// A page that was written to through a mapping is on disk after this long, by the kernel's usual settings (5 s between two looks
-/// for pages that are 30 s old), and the next store into it changes the file's times again. Nanoseconds, with some room.
-const DIRTY: u64 = 40_000_000_000;
+/// Whether a user's index of that stamp was last changed before `time`.
+fn is_before(stamp: &[i64; 6], time: Timestamp) -> bool {
+    (stamp[4], stamp[5]) < (time.secs, i64::from(time.nanos))
+}
+
+/// Until when what an index saw was on disk when its machine stopped, at the latest: until its scan, if that was in this boot.
+fn written_out(header: &Header, boot: u64) -> Timestamp {
+    if header.boot == boot && boot != 0 {
+        return header.started;
+    }
+    // Where nothing is ever written out by itself, nothing is certain.
+    dirty::until_written().map_or(LONG_AGO, |time| stat::before(header.started, time))
+}
+
+/// Before all times that files have.
+const LONG_AGO: Timestamp = Timestamp { secs: i64::MIN / 2, nanos: 0 };
 
 /// The id that stands for none.
 pub(crate) fn null() -> ObjectId {
@@ -248,6 +267,11 @@ impl Env<'_> {
     /// Whether what the index says of names or rules with these attributes still holds.
     fn unchanged(&self, before: &Stat, now: &Stat) -> bool {
         before == now && before.ctime < self.racy_from
+    }
+
+    /// Whether what the index says by way of a user's index of that stamp still holds.
+    fn same_index(&self, before: &[i64; 6], now: &[i64; 6]) -> bool {
+        before == now && is_before(now, self.racy_from)
     }
 
     /// Whether what the index says of contents with these attributes still holds.
@@ -339,14 +363,16 @@ pub(crate) fn scan(
     let filesystem = Filesystem::of(root);
     // What another filesystem's inodes said means nothing here.
     let index = index.filter(|index| index.header().device == seen.device);
+    let boot = boot_number();
     // After the clock was set back, files may get times again that the last scan took for past.
-    let seen_until = index.as_ref().map_or(started, |index| index.header().started.min(started));
+    let seen_until = index.as_ref().map_or(started, |index| written_out(index.header(), boot).min(started));
+    let racy_from = stat::before(seen_until, filesystem.tick);
     let nodes = {
         let env = Env {
             root,
             index: index.as_ref(),
             rules: &rules,
-            racy_from: stat::before(seen_until, filesystem.tick),
+            racy_from,
             settled_until: stat::before(seen_until, UNDER_WAY.max(filesystem.tick)),
             device: seen.device,
             filesystem,
@@ -370,9 +396,8 @@ pub(crate) fn scan(
             }
         }
     };
-    let tick = filesystem.tick;
-    let writers_from =
-        if filesystem.memory { Timestamp { secs: i64::MIN, nanos: 0 } } else { stat::before(started, DIRTY) };
+    let clean_until = dirty::until_clean().filter(|_| !filesystem.memory);
+    let writers_from = clean_until.map_or(LONG_AGO, |time| stat::before(started, time));
     let (device, user_index) = (seen.device, user_index.fields);
-    Ok(Scan { index, nodes, started, device, rules, user_index, tick, writers_from, certain })
+    Ok(Scan { index, nodes, started, boot, device, rules, user_index, racy_from, writers_from, certain })
 }

@@ -83,8 +83,11 @@ fn same(index: &Index, at: usize) -> Node {
 
 /// Whether a nested repository's say over its files changed.
 fn nested_changed(env: &Env<'_>, index: &Index) -> bool {
-    index.nested().any(|(at, stamp)| match open_dir(env.root, index.path(at)) {
-        Ok(dir) => Rules::nested_stamp(dir.as_fd()) != stamp,
+    index.nested().any(|(at, before)| match open_dir(env.root, index.path(at)) {
+        Ok(dir) => {
+            let (now, index) = Rules::nested_stamp(dir.as_fd());
+            now != before || !env.same_index(&index.fields, &index.fields)
+        }
         // That it is gone, its parent will show.
         Err(_) => false,
     })
@@ -92,8 +95,7 @@ fn nested_changed(env: &Env<'_>, index: &Index) -> bool {
 
 /// Whether the user's index tracks something now that it did not, or the other way round, where an ignore rule matches.
 fn tracked_changed(env: &Env<'_>, index: &Index, stamp: IndexStamp) -> bool {
-    let racy = (stamp.fields[4], stamp.fields[5]) >= (env.racy_from.secs, i64::from(env.racy_from.nanos));
-    if index.header().user_index == stamp.fields && !racy {
+    if env.same_index(&index.header().user_index, &stamp.fields) {
         return false;
     }
     let Some((tracked, prefix)) = env.rules.tracked() else { return false };

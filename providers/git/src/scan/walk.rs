@@ -93,7 +93,7 @@ fn one(env: &Env<'_>, job: &Job, next: &AtomicUsize, more: &mut Vec<Job>) -> Res
     let (items, dirs) = list::decide(env, dir.as_fd(), names, &rules, job.old);
     env.count(items.iter().filter(|item| item.is_captured()).count() + dirs.len())?;
     let subs = jobs_for(dirs, &job.path, &rules, next, more);
-    let nested = present.git.then(|| Rules::nested_stamp(dir.as_fd()));
+    let nested = present.git.then(|| Rules::nested_stamp(dir.as_fd()).0);
     let rules = list::rules_if_pending(&items, &rules);
     Ok(State::Listed(Box::new(Listed { stat: seen.stat, items, subs, nested, rules })))
 }

@@ -58,6 +58,7 @@ pub(crate) use blob::{Taken, hash_file};
 pub(crate) use files::{pwrite_all, write_all};
 pub(crate) use keep::{KEPT, Kept, Objects};
 pub(crate) use lock::WriteGuard;
+pub(crate) use sync::boot_number;
 
 use crate::tree::Known;
 use ah_repository::Repository;

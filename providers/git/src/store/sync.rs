@@ -19,6 +19,11 @@ fn boot() -> String {
     if id.is_empty() { "0".to_owned() } else { id }
 }
 
+/// The same as a number; 0 if the system does not tell.
+pub(crate) fn boot_number() -> u64 {
+    u64::from_str_radix(&boot(), 16).unwrap_or_default()
+}
+
 /// Notes that `what` (`pack-…`, `ref-…`, `keep-…`) is about to appear without waiting for the disk; gives the marker's name.
 pub(super) fn mark(store: &Store, what: &str) -> Result<String> {
     let name = format!("{what}@{}", boot());

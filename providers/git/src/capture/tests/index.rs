@@ -7,8 +7,11 @@ use std::process::Command;
 
 use ah_plugin_api::{Context, Dir, ErrorKind, SnapshotId, SnapshotRequest};
 
+use gix::ObjectId;
+
 use super::Bench;
 use crate::capture::snapshot;
+use crate::index::{ITEM_IGNORED, ITEM_TRACKED, Index, ItemRecord, NewDir, Patch, What};
 use crate::store::Store;
 
 #[test]
@@ -82,6 +85,110 @@ fn a_clock_that_went_back() {
     bench.take_and_compare();
     bench.write("d/g", "new");
     bench.take_and_compare();
+}
+
+impl Bench {
+    /// Makes the private index say something else: `header` changes its header, `item` what it says of each item of the directory `dir`.
+    fn rewrite_index(
+        &self,
+        dir: &[u8],
+        header: impl FnOnce(&mut crate::index::Header),
+        item: impl Fn(&mut ItemRecord<'_>),
+    ) {
+        let fd = fs::File::open(self.dir.path().join("store")).unwrap();
+        let (mut index, copy) = (Index::load(fd.as_fd()).unwrap(), Index::load(fd.as_fd()).unwrap());
+        let at = (0..copy.len()).find(|&at| copy.path(at) == dir).unwrap();
+        let (record, mut patch) = (copy.dir(at), Patch::default());
+        let new = NewDir {
+            path: copy.path(at),
+            rule: copy.rule(at),
+            parent: record.parent as usize,
+            flags: record.flags,
+            entries: u64::from(record.entries),
+            stat: record.stat,
+            tree: record.tree,
+            meta: record.meta,
+            meta_is_tree: record.meta_is_tree(),
+        };
+        let items: Vec<ItemRecord<'_>> = copy
+            .items(at)
+            .map(|mut record| {
+                item(&mut record);
+                record
+            })
+            .collect();
+        assert!(patch.dir(&copy, at, &new, Some(items.into_iter())));
+        let mut changed = copy.header().clone();
+        header(&mut changed);
+        patch.write(fd.as_fd(), &mut index, &changed).unwrap();
+    }
+
+    fn index_item(&self, dir: &[u8], name: &[u8]) -> (What, u8, ObjectId) {
+        let fd = fs::File::open(self.dir.path().join("store")).unwrap();
+        let index = Index::load(fd.as_fd()).unwrap();
+        let at = (0..index.len()).find(|&at| index.path(at) == dir).unwrap();
+        let item = index.items(at).find(|item| item.name == name).unwrap();
+        (item.what, item.flags, item.id)
+    }
+}
+
+/// What the disk has after a power cut: the times of a change, and contents from before it.
+#[test]
+fn what_changed_shortly_before_the_machine_stopped_is_read_again() {
+    let bench = Bench::new();
+    bench.git(&["init", "-q"]);
+    bench.write("f", "what the disk has");
+    bench.write("other", "what was in memory");
+    bench.git(&["add", "f"]);
+    bench.settle();
+    let first = bench.take_and_compare();
+    let index_of = |taken| bench.entry(&bench.top(taken), b"index").unwrap().1;
+    let (right, wrong) = (index_of(&first), bench.index_item(b"", b"other").2);
+    // So that the root is listed anew.
+    bench.write("new", "x");
+    bench.rewrite_index(
+        b"",
+        |header| {
+            assert_ne!(header.boot, 0);
+            header.boot ^= 1;
+            header.user_index_blob = wrong;
+        },
+        |item| {
+            if item.name == b"f" {
+                item.id = wrong;
+            }
+        },
+    );
+    let second = bench.take_and_compare();
+    assert_eq!(index_of(&second), right);
+}
+
+#[test]
+fn the_index_of_a_nested_repository_that_changed_just_then_is_asked_again() {
+    let bench = Bench::new();
+    bench.git(&["init", "-q"]);
+    bench.git(&["init", "-q", "n"]);
+    bench.write("n/.gitignore", "*.log\n");
+    bench.write("n/h.log", "x");
+    bench.settle();
+    let before = ah_plugin_api::Timestamp::now();
+    bench.settle();
+    bench.git(&["-C", "n", "add", "-f", "h.log"]);
+    bench.take();
+    let tracked = bench.index_item(b"n", b"h.log").1;
+    assert_eq!(tracked, ITEM_TRACKED);
+    // As if the scan had been between two changes of the index that look the same.
+    bench.rewrite_index(
+        b"n",
+        |header| header.started = before,
+        |item| {
+            if item.name == b"h.log" {
+                item.flags = ITEM_IGNORED;
+            }
+        },
+    );
+    bench.take();
+    assert_eq!(bench.index_item(b"n", b"h.log").1, ITEM_TRACKED);
 }
 
 /// A change to the workspace.

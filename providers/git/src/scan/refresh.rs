@@ -1,13 +1,14 @@
 //! Comparing the workspace with the index, directory by directory, without listing what did not change.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use ah_plugin_api::{OmitReason, Result};
 use ah_rules::{IndexStamp, Rules};
+use rustix::fs::FileType;
 
 use super::list::{self, Decision, FoundDir};
-use super::stat::{Seen, open_dir, stat_at, stat_of};
+use super::stat::{Seen, open_dir, open_file, stat_at, stat_of};
 use super::walk::{self, Job, cannot_list};
 use super::{Env, Item, Listed, Node, State, Sub, dir_class, pool};
 use crate::index::{
@@ -205,24 +206,35 @@ fn look_at(
         }
     }
     for (number, item) in (range.start..).zip(index.some_items(at, range.clone())) {
-        let by_contents = match item.what {
-            What::File | What::Symlink => true,
-            What::Omitted(OmitReason::Changing) => {
-                out.push(Finding::Item(at, number, stat_at(dir.as_fd(), item.name).ok()));
-                continue;
-            }
-            What::Omitted(_) if item.flags & ITEM_RECHECK != 0 => false,
-            What::Omitted(_) => continue,
-        };
+        if matches!(item.what, What::Omitted(_)) && item.flags & ITEM_RECHECK == 0 {
+            continue;
+        }
         let seen = stat_at(dir.as_fd(), item.name).ok();
-        let fine = seen.is_some_and(|seen| {
-            if by_contents { env.settled(&item, &seen.stat) && !seen.mount } else { item.stat == seen.stat }
+        let fine = seen.is_some_and(|seen| match item.what {
+            What::File | What::Symlink => env.settled(&item, &seen.stat) && !seen.mount,
+            What::Omitted(OmitReason::Changing) => false,
+            // Neither is a matter of its attributes: who asks may be another by now, a disk may be well again, a mount gone.
+            What::Omitted(OmitReason::Unreadable) => item.stat == seen.stat && is_shut(dir.as_fd(), item.name, &seen),
+            What::Omitted(OmitReason::OtherFilesystem) => {
+                item.stat == seen.stat && (seen.mount || seen.device != env.device)
+            }
+            What::Omitted(_) => item.stat == seen.stat,
         });
         if !fine {
             out.push(Finding::Item(at, number, seen));
         }
     }
     Ok(())
+}
+
+/// Whether something that could not be read before cannot be opened now either. What can be is tried as a whole.
+fn is_shut(dir: BorrowedFd<'_>, name: &[u8], seen: &Seen) -> bool {
+    match seen.stat.file_type() {
+        FileType::Directory => open_dir(dir, name).is_err(),
+        FileType::RegularFile => open_file(dir, name).is_err(),
+        FileType::Symlink => rustix::fs::readlinkat(dir, name, Vec::new()).is_err(),
+        _ => true,
+    }
 }
 
 /// What differs, by directory.

@@ -5,13 +5,13 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 
-use ah_plugin_api::{Context, Dir, ErrorKind, SnapshotId, SnapshotRequest};
+use ah_plugin_api::{Context, Dir, ErrorKind, OmitReason, SnapshotId, SnapshotRequest};
 
 use gix::ObjectId;
 
-use super::Bench;
+use super::{Bench, reasons};
 use crate::capture::snapshot;
-use crate::index::{ITEM_IGNORED, ITEM_TRACKED, Index, ItemRecord, NewDir, Patch, What};
+use crate::index::{ITEM_IGNORED, ITEM_RECHECK, ITEM_TRACKED, Index, ItemRecord, NewDir, Patch, What};
 use crate::store::Store;
 
 #[test]
@@ -161,6 +161,21 @@ fn what_changed_shortly_before_the_machine_stopped_is_read_again() {
     );
     let second = bench.take_and_compare();
     assert_eq!(index_of(&second), right);
+}
+
+#[test]
+fn what_could_not_be_read_once_is_tried_again() {
+    let bench = Bench::new();
+    bench.write("f", "x");
+    symlink("f", bench.path("link")).unwrap();
+    bench.settle();
+    bench.take();
+    let unread = |item: &mut ItemRecord<'_>| {
+        (item.what, item.flags) = (What::Omitted(OmitReason::Unreadable), ITEM_RECHECK);
+        item.id = crate::scan::null();
+    };
+    bench.rewrite_index(b"", |_| {}, unread);
+    assert_eq!(reasons(&bench.take_and_compare()), []);
 }
 
 #[test]

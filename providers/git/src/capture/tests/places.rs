@@ -134,6 +134,23 @@ fn a_large_file_that_cannot_be_read_is_omitted_like_a_small_one() {
     assert_eq!(whats, [What::Omitted(OmitReason::Unreadable), What::File]);
 }
 
+/// A directory that its user may not read, and then may, with nothing changed about it.
+fn shut_for_a_while(bench: &Bench) {
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    fs::set_permissions(bench.path("bind"), fs::Permissions::from_mode(0)).unwrap();
+    bench.settle();
+    let all = capabilities(None).unwrap();
+    let mut fewer = all;
+    fewer.effective.remove(CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH);
+    set_capabilities(None, fewer).unwrap();
+    for _ in 0..2 {
+        assert_eq!(reasons(&bench.take()), [("bind".to_owned(), OmitReason::Unreadable)]);
+        bench.settle();
+    }
+    set_capabilities(None, all).unwrap();
+    assert_eq!(reasons(&bench.take_and_compare()), []);
+}
+
 #[test]
 fn other_filesystems_are_left_out() {
     let exe = std::env::current_exe().unwrap();
@@ -170,4 +187,15 @@ fn other_filesystems_are_left_out_in_a_namespace() {
         ah_test_disks::unmount(&bench.path(path));
     }
     assert_eq!(reasons(&bench.take_and_compare()), []);
+
+    // One of the same inode, whose coming and going changes no time.
+    bench.settle();
+    let own = bench.path("bind");
+    mount(Some(&own), &own, none, MsFlags::MS_BIND, none).unwrap();
+    bench.write("other", "z");
+    assert_eq!(reasons(&bench.take()), [("bind".to_owned(), other)]);
+    ah_test_disks::unmount(&own);
+    assert_eq!(reasons(&bench.take_and_compare()), []);
+
+    shut_for_a_while(&bench);
 }

@@ -42,4 +42,4 @@ pub use patterns::pattern_of;
 pub use repository::GitDir;
 pub use rules::Rules;
 pub use staging::{STAGING_PREFIX, is_staging};
-pub use tracked::{IndexStamp, LARGEST_INDEX, Tracked, is_index};
+pub use tracked::{IndexStamp, LARGEST_INDEX, Tracked, end_of_entries};

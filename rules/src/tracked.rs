@@ -123,10 +123,11 @@ impl Tracked {
 /// The paths of an index file, and the hex name of the shared index it rests on.
 type Parsed = (Vec<Vec<u8>>, Option<String>);
 
-/// Whether these bytes are an index with paths that can be; what others make of one that is not may take all memory there is.
+/// Where in an index of SHA-1 the entries end and the extensions begin. None if these bytes are no index with paths that can be; what
+/// others make of one that is not may take all memory there is.
 #[must_use]
-pub fn is_index(bytes: &[u8]) -> bool {
-    parse(bytes).is_some()
+pub fn end_of_entries(bytes: &[u8]) -> Option<usize> {
+    parse_entries(bytes, 20).map(|(_, end)| end)
 }
 
 /// Tries both hash lengths: nothing in the file says which it is, but a wrong one runs into nonsense at once.
@@ -135,6 +136,12 @@ fn parse(bytes: &[u8]) -> Option<Parsed> {
 }
 
 fn parse_with(bytes: &[u8], hash: usize) -> Option<Parsed> {
+    let (paths, end) = parse_entries(bytes, hash)?;
+    Some((paths, shared_index(&bytes[end..bytes.len() - hash], hash)))
+}
+
+/// The paths, and where the entries end.
+fn parse_entries(bytes: &[u8], hash: usize) -> Option<(Vec<Vec<u8>>, usize)> {
     let body = bytes.get(..bytes.len().checked_sub(hash)?)?;
     let header = body.get(..12)?;
     let version = be32(&header[4..8]);
@@ -175,7 +182,7 @@ fn parse_with(bytes: &[u8], hash: usize) -> Option<Parsed> {
             return None;
         }
     }
-    Some((paths, shared_index(&body[at..], hash)))
+    Some((paths, at))
 }
 
 /// Looks for the `link` extension among the extensions.

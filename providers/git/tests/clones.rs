@@ -223,37 +223,6 @@ fn what_was_in_progress_goes_on_in_the_clone_or_is_said() {
 }
 
 #[test]
-fn a_split_index_is_whole_in_the_clone() {
-    let bench = Bench::new();
-    let work = bench.workspace.path().to_owned();
-    for n in 0..30 {
-        bench.write(&format!("d{}/f{n}", n % 3), format!("{n}"));
-    }
-    for args in [&["init", "-q"][..], &["add", "."], &["commit", "-q", "-m", "one"], &["update-index", "--split-index"]]
-    {
-        git(&work, args);
-    }
-    // Changed, deleted, added and staged again, so that the first file says other than the second.
-    for n in [1, 2, 3] {
-        bench.write(&format!("d{}/f{n}", n % 3), format!("changed {n}"));
-    }
-    bench.write("new", "new");
-    git(&work, &["rm", "-q", "--cached", "d1/f4"]);
-    git(&work, &["add", "d1/f1", "new"]);
-    git(&work, &["update-index", "--skip-worktree", "d2/f5"]);
-    let shared = std::fs::read_dir(work.join(".git")).unwrap();
-    assert!(shared.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with("sharedindex.")));
-    let snapshot = bench.snapshot();
-    let staged = git(&work, &["ls-files", "--stage", "-t", "-v"]);
-    let before = status(&work);
-    std::fs::remove_dir_all(work.join(".git")).unwrap();
-    let clone = bench.clone(&snapshot, "c");
-    assert_eq!(git(&clone.path, &["ls-files", "--stage", "-t", "-v"]), staged);
-    assert_eq!(status(&clone.path), before);
-    assert!(std::fs::read_dir(bench.store.path().join("tmp")).unwrap().next().is_none());
-}
-
-#[test]
 fn a_clone_that_was_replaced_by_somebody_is_left_alone() {
     let bench = Bench::new();
     bench.write("a", "1");

@@ -287,7 +287,7 @@ impl<'s> Merge<'s> {
         let item = self.items[at as usize];
         let mut data = Vec::new();
         let pack = &self.packs[item.pack as usize];
-        let kind = pack.read(item.at, &mut self.scratch, &self.store.bases, &mut data);
+        let kind = pack.read((item.at, u64::MAX), &mut self.scratch, &self.store.bases, &mut data);
         let kind = kind.map_err(|why| self.damaged(at, why))?;
         if hash(kind, &data) != item.id {
             return Err(self.damaged(at, "its content is not what its id says"));

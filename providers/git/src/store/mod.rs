@@ -268,7 +268,7 @@ impl Store {
     pub(crate) fn read(&self, id: &oid, out: &mut Vec<u8>) -> Result<Kind> {
         let found = self.with_scratch(|scratch| {
             self.search(id, |pack, at| {
-                let kind = pack.read(at, scratch, &self.bases, out)?;
+                let kind = pack.read((at, u64::MAX), scratch, &self.bases, out)?;
                 if *hash(kind, out) == *id {
                     Ok(kind)
                 } else {

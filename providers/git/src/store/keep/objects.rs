@@ -8,7 +8,7 @@ use gix::objs::Kind;
 use crate::store::pack::{Bases, Pack, Scratch};
 use crate::store::{files, hash, loose};
 
-/// A commit of more bytes is none that Git made.
+/// A commit of more bytes, or one that is made of more, is none that Git made.
 const LARGEST: u64 = 4 << 20;
 
 /// The objects in some folders of a user's.
@@ -42,7 +42,7 @@ impl<'a> Objects<'a> {
             if size > LARGEST {
                 return None;
             }
-            pack.read(place, &mut self.scratch, &self.bases, out).ok()?
+            pack.read((place, LARGEST), &mut self.scratch, &self.bases, out).ok()?
         } else {
             self.folders.iter().find_map(|folder| loose::read(folder.as_fd(), id, LARGEST, out).ok().flatten())?
         };

@@ -11,8 +11,10 @@ use gix::ObjectId;
 use gix::objs::Kind;
 
 use super::Kept;
-use crate::store::Store;
+use crate::leb128;
 use crate::store::files::faults::{self, Fault};
+use crate::store::pack::{Body, Entry};
+use crate::store::{Store, hash};
 use ah_repository::Repository;
 
 fn git(dir: &Path, args: &[&str]) -> String {
@@ -455,4 +457,62 @@ fn the_first_commit_is_found_once_and_remembered() {
     std::fs::remove_file(bench.repository.join(format!(".git/objects/{}/{}", &anew[..2], &anew[2..]))).unwrap();
     assert_eq!(first(&bench, &bench.repository), None);
     assert_eq!(first(&bench, &bench.repository), None);
+}
+
+/// Makes a pack as somebody may who means harm: a commit is a small delta of something of `large` bytes, which is a small delta of a commit.
+/// Gives the id of the former.
+fn small_of_large(packs: &Path, large: usize) -> ObjectId {
+    let mut base = format!("tree {}\nauthor a <a> 1 +0000\ncommitter a <a> 1 +0000\n\n", "1".repeat(40)).into_bytes();
+    base.resize(0x10000, b'x');
+    let sized = |from: usize, to: usize, instructions: &[u8]| {
+        let mut delta = Vec::new();
+        leb128::put(&mut delta, from as u64);
+        leb128::put(&mut delta, to as u64);
+        delta.extend_from_slice(instructions);
+        delta
+    };
+    // An instruction without a size copies 64 KiB.
+    let grow = sized(base.len(), large, &vec![0x80; large / base.len()]);
+    let shrink = sized(large, 200, &[0x90, 200]);
+    let small = hash(Kind::Commit, &base[..200]);
+    let ids = [hash(Kind::Commit, &base), ObjectId::from_bytes_or_panic(&[0x11; 20]), small];
+    let (mut pack, mut at) = (b"PACK\0\0\0\x02\0\0\0\x03".to_vec(), Vec::new());
+    for data in [&base, &grow, &shrink] {
+        let start = pack.len();
+        let body = at.last().map_or(Body::Whole(Kind::Commit), |before| Body::Before((start - before) as u64));
+        Entry::write(body, data.len() as u64, &mut pack);
+        let mut zlib = flate2::write::ZlibEncoder::new(&mut pack, flate2::Compression::best());
+        std::io::Write::write_all(&mut zlib, data).unwrap();
+        zlib.finish().unwrap();
+        at.push(start);
+    }
+    let mut entries: Vec<_> = ids.iter().zip(&at).collect();
+    entries.sort();
+    let mut index = b"\xfftOc\0\0\0\x02".to_vec();
+    for first in 0..=255 {
+        let below = entries.iter().filter(|(id, _)| id.as_bytes()[0] <= first).count();
+        index.extend_from_slice(&(below as u32).to_be_bytes());
+    }
+    entries.iter().for_each(|(id, _)| index.extend_from_slice(id.as_bytes()));
+    index.extend_from_slice(&[0; 3 * 4]);
+    entries.iter().for_each(|(_, at)| index.extend_from_slice(&(**at as u32).to_be_bytes()));
+    for file in [&mut pack, &mut index] {
+        file.extend_from_slice(&[0; 20]);
+    }
+    index.extend_from_slice(&[0; 20]);
+    std::fs::write(packs.join("pack-x.pack"), pack).unwrap();
+    std::fs::write(packs.join("pack-x.idx"), index).unwrap();
+    small
+}
+
+#[test]
+fn a_commit_that_is_made_of_something_large_is_none() {
+    for (large, there) in [(1 << 20, true), (64 << 20, false)] {
+        let bench = bench();
+        let head = small_of_large(&bench.repository.join(".git/objects/pack"), large);
+        std::fs::write(bench.repository.join(".git/refs/heads/main"), format!("{head}\n")).unwrap();
+        let repository = Repository::of(&Dir::open(&bench.repository).unwrap()).unwrap();
+        let first = bench.store.first_commit(&repository, &Context::quiet()).unwrap();
+        assert_eq!(first, there.then(|| head.to_string()));
+    }
 }

@@ -116,6 +116,10 @@ impl Generations {
     }
 }
 
+fn within(size: u64, limit: u64, at: u64) -> Result<(), Bad> {
+    if size > limit { Err(format!("what is at offset {at} has {size} bytes").into()) } else { Ok(()) }
+}
+
 impl Pack {
     /// Opens a pack; the message says what is wrong with it. Costs a few system calls; the content is not looked at.
     pub(in crate::store) fn open(packs: BorrowedFd<'_>, name: &str, number: u32) -> Result<Self, Bad> {
@@ -237,10 +241,10 @@ impl Pack {
         }
     }
 
-    /// Reads the object at `at` whole into `out`.
+    /// Reads the object at `at` whole into `out`. Neither it nor anything that it is made of may have more than `limit` bytes.
     pub(in crate::store) fn read(
         &self,
-        at: u64,
+        (at, limit): (u64, u64),
         scratch: &mut Scratch,
         bases: &Bases,
         out: &mut Vec<u8>,
@@ -256,6 +260,7 @@ impl Pack {
                 break base.0;
             }
             let entry = self.entry(place, scratch)?;
+            within(entry.size, limit, place)?;
             if let Body::Whole(kind) = entry.body {
                 self.inflate_whole(place + entry.len as u64, entry.size, scratch, out)?;
                 if !deltas.is_empty() {
@@ -277,6 +282,8 @@ impl Pack {
             let inflated = self.inflate_whole(place + entry.len as u64, entry.size, scratch, &mut delta);
             scratch.delta = delta;
             inflated?;
+            let (_, size) = delta::sizes(&scratch.delta).map_err(|e| format!("{e} at offset {place}"))?;
+            within(size, limit, place)?;
             delta::apply(out, &scratch.delta, &mut scratch.other).map_err(|e| format!("{e} at offset {place}"))?;
             std::mem::swap(out, &mut scratch.other);
             // Who is asked for next is mostly a neighbour of the last one. Keeping all of a long chain would drive out the

@@ -20,6 +20,8 @@
 //!
 //! Names are compared byte by byte, whatever `core.ignoreCase` says. A `.gitignore` that is a symlink counts as absent, as for Git.
 //! One larger than 16 MiB counts as absent too. A pattern with more than three `**` and, in brackets, a slash matches nothing.
+//! Git takes off what a pattern begins with up to its first special character before it matches, so that the `**` of `a**/*b` or `/a****` stands at the
+//! beginning for it, and matches slashes, or nothing: it ignores `a/b` and `ab`, which are not ignored here.
 //!
 //! Not here: walking (`scan` in a provider, `walk` in core), finding out what changed, and the user's configuration:
 //! patterns and the global file come in with the policy.

@@ -88,12 +88,13 @@ fn one(env: &Env<'_>, job: &Job, next: &AtomicUsize, more: &mut Vec<Job>) -> Res
         Err(error) => return cannot_list(env, &job.path, error),
     };
     let present = list::present(&names);
+    // Before its rules are read: what changes in between is then a change to the next scan.
+    let nested = present.git.then(|| Rules::nested_stamp(dir.as_fd()).0);
     let name = job.path.rsplit(|&byte| byte == b'/').next().unwrap_or(&job.path);
     let rules = Arc::new(job.above.enter(name, &job.class, dir.as_fd(), Some(present)));
     let (items, dirs) = list::decide(env, dir.as_fd(), names, &rules, job.old);
     env.count(items.iter().filter(|item| item.is_captured()).count() + dirs.len())?;
     let subs = jobs_for(dirs, &job.path, &rules, next, more);
-    let nested = present.git.then(|| Rules::nested_stamp(dir.as_fd()).0);
     let rules = list::rules_if_pending(&items, &rules);
     Ok(State::Listed(Box::new(Listed { stat: seen.stat, items, subs, nested, rules })))
 }

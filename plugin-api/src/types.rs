@@ -212,6 +212,8 @@ open_enum! {
         Excluded = "excluded",
         /// Larger than the cap.
         TooLarge = "too-large",
+        /// A directory of a longer path than the provider follows.
+        TooDeep = "too-deep",
         /// Changed every time it was read.
         Changing = "changing",
         /// A kind the provider cannot keep (FIFO, socket, device).

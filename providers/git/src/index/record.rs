@@ -187,7 +187,7 @@ impl<'a> Take<'a> {
 }
 
 /// Reasons by their number in the index; [`OmitReason`] is an open set, so its own order may not be relied on.
-const REASONS: [OmitReason; 9] = [
+const REASONS: [OmitReason; 10] = [
     OmitReason::Ignored,
     OmitReason::Excluded,
     OmitReason::TooLarge,
@@ -197,6 +197,7 @@ const REASONS: [OmitReason; 9] = [
     OmitReason::OtherFilesystem,
     OmitReason::Unreadable,
     OmitReason::OwnState,
+    OmitReason::TooDeep,
 ];
 
 impl What {

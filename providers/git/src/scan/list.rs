@@ -13,6 +13,10 @@ use super::stat::{Seen, Stat, stat_at};
 use super::{Env, Item};
 use crate::index::{ITEM_DIR, ITEM_IGNORED, ITEM_RECHECK, ITEM_TRACKED, Index, ItemRecord, What};
 
+/// Directories of a longer path, in bytes, are left out: twice what the system takes at once. Each is opened by its path, and the index has the
+/// whole of it, so that the cost of a chain of directories without end would be the square of its length, and more.
+const LONGEST: usize = 8192;
+
 /// The names in a directory, ordered, with what `getdents` says of their types.
 pub(super) type Names = Vec<(Box<[u8]>, FileType)>;
 
@@ -147,6 +151,11 @@ pub(super) fn decide_one(
         class if kind == EntryKind::Dir => match seen.filter(|seen| seen.mount || seen.device != env.device) {
             Some(_) => {
                 item.omit(OmitReason::OtherFilesystem, "", ITEM_DIR | ITEM_RECHECK);
+                return Decision::Item(item);
+            }
+            None if rules.path().len() + item.name.len() > LONGEST => {
+                // Whatever its attributes are: so it is asked again only if its parent is.
+                item.omit(OmitReason::TooDeep, format!("its path has more than {LONGEST} bytes"), ITEM_DIR);
                 return Decision::Item(item);
             }
             None => return Decision::Dir(item.name, class),

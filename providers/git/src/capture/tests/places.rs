@@ -35,6 +35,47 @@ fn paths_longer_than_the_system_takes_at_once() {
     assert_eq!(bench.take().entries, Some(62));
 }
 
+/// Makes a directory in a directory, and so on; gives the innermost one.
+fn chain(top: &Path, depth: usize) -> std::os::fd::OwnedFd {
+    let mut at: std::os::fd::OwnedFd = fs::File::open(top).unwrap().into();
+    for _ in 0..depth {
+        rustix::fs::mkdirat(&at, "d", rustix::fs::Mode::RWXU).unwrap();
+        let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::RDONLY;
+        at = rustix::fs::openat(&at, "d", flags, rustix::fs::Mode::empty()).unwrap();
+    }
+    at
+}
+
+/// Takes away what is nested too deep for a recursion.
+struct Cleared(std::path::PathBuf);
+
+impl Drop for Cleared {
+    fn drop(&mut self) {
+        let _ = Command::new("rm").arg("-rf").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_chain_of_directories_without_end_is_left_out_from_somewhere_on() {
+    let bench = Bench::new();
+    let _cleared = Cleared(bench.path(""));
+    let deepest = chain(&bench.path(""), 20_000);
+    let index = || fs::metadata(bench.dir.path().join("store/index")).unwrap().len();
+    for _ in 0..2 {
+        let taken = bench.take();
+        let omitted: Vec<_> = taken.omitted.iter().map(|it| (it.path.as_bytes().len(), it.reason)).collect();
+        assert_eq!((taken.entries, omitted), (Some(4096), vec![(8193, OmitReason::TooDeep)]));
+        assert!(index() < 50 << 20, "{}", index());
+        bench.settle();
+        // What is in it is none of a snapshot's business.
+        let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY;
+        rustix::fs::openat(&deepest, "file", flags, rustix::fs::Mode::RWXU).unwrap();
+    }
+    // A level less, and the same is seen.
+    fs::rename(bench.path("d/d"), bench.path("e")).unwrap();
+    assert_eq!(bench.take().omitted[0].path.as_bytes().len(), 8193);
+}
+
 #[test]
 fn a_deleted_workspace_is_not_an_empty_one() {
     let bench = Bench::new();

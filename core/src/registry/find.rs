@@ -189,9 +189,9 @@ fn inside_home(path: &Path) -> Error {
 }
 
 /// Directories that are the system's, and nobody's work as a whole. What is in them may be.
-const SYSTEM: [&str; 15] = [
-    "/", "/bin", "/boot", "/dev", "/home", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/run", "/sbin", "/srv",
-    "/usr", "/var",
+const SYSTEM: [&str; 21] = [
+    "/", "/bin", "/boot", "/dev", "/dev/shm", "/etc", "/home", "/lib", "/lib32", "/lib64", "/libx32", "/media", "/mnt",
+    "/opt", "/run", "/sbin", "/srv", "/tmp", "/usr", "/var", "/var/tmp",
 ];
 
 /// Whether a directory holds the user's whole home directory, or the system.
@@ -221,4 +221,25 @@ pub(crate) fn is_the_kernels(dir: &Path) -> bool {
         [PROC, SYSFS, CGROUP, CGROUP2, DEBUGFS, TRACEFS, SECURITYFS, CONFIGFS, SELINUX, BPF, EFIVARFS, PSTORE, DEVPTS];
     // The type that the kernel's interface has for these numbers differs from machine to machine; they have 32 bits.
     rustix::fs::statfs(dir).is_ok_and(|stat| OF_THE_KERNEL.contains(&(stat.f_type as u32)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{SYSTEM, too_much};
+    use std::path::Path;
+
+    #[test]
+    fn what_is_the_systems_is_too_much_itself_and_the_documentation_says_so() {
+        for directory in ["/etc", "/tmp", "/var/tmp", "/mnt", "/media", "/dev/shm", "/usr", "/home"].map(Path::new) {
+            assert!(too_much(directory, None), "{}", directory.display());
+            assert!(!too_much(&directory.join("mine"), None), "{}", directory.display());
+        }
+        let told = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/SEMANTICS.md")).unwrap();
+        let told = told.lines().find(|line| line.contains("the system's own directories (")).unwrap();
+        let is_told = |directory: &&str| {
+            let directory = if directory.starts_with("/lib") { "/lib…" } else { directory };
+            told.contains(&format!("`{directory}`"))
+        };
+        assert_eq!(SYSTEM.iter().filter(|directory| !is_told(directory)).collect::<Vec<_>>(), [&""; 0]);
+    }
 }

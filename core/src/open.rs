@@ -56,7 +56,7 @@ impl Engine {
             }
             Err(error) if error.kind == ErrorKind::NotFound => {
                 return Err(match self.record_of_deleted(path)? {
-                    Some(record) => no_more(&record.path),
+                    Some(record) => no_more(&record.path, "@"),
                     None => error,
                 });
             }
@@ -523,11 +523,12 @@ fn not_registered(index: &Index, root: &Path, identity: &Identity) -> Result<Err
     Ok(Error::new(ErrorKind::NotFound, message).with_hint(hint))
 }
 
-/// What is to be said where a workspace's directory is needed, and was deleted.
-pub(crate) fn no_more(root: &Path) -> Error {
-    let typed = text::shell(root.as_os_str());
+/// What is to be said where a workspace's directory is needed, and was deleted; `reference` is the snapshot that somebody wants there.
+pub(crate) fn no_more(root: &Path, reference: &str) -> Error {
+    let (typed, wanted) = (text::shell(root.as_os_str()), text::shell(reference.as_ref()));
+    let what = if reference == "@" { "the latest snapshot" } else { "that" };
     Error::new(ErrorKind::NotFound, format!("there is nothing at {} any more", root.display())).with_hint(format!(
-        "`ah agent fs snapshots` and `ah agent fs branches` list what is kept of it; `mkdir {typed} && ah -C {typed} agent fs restore @` brings the latest snapshot back, `ah agent fs branch @` makes a copy of it"
+        "`ah agent fs snapshots` and `ah agent fs branches` list what is kept of it; `mkdir {typed} && ah -C {typed} agent fs restore {wanted}` brings {what} back, `ah agent fs branch {wanted}` makes a copy of it"
     ))
 }
 

@@ -256,7 +256,7 @@ impl Workspace {
             return Ok(dir);
         }
         let dir = Dir::open(&self.root).map_err(|error| match error.kind {
-            ErrorKind::NotFound => no_more(&self.root),
+            ErrorKind::NotFound => no_more(&self.root, "@"),
             _ => error,
         })?;
         if is_it(&dir)? {

@@ -545,3 +545,21 @@ fn a_rewind_that_is_not_complete_ends_so_in_json_too() {
         assert_eq!((ran.code, world.read("f0").as_deref()), (4, Some("newest")), "{ran:?}");
     }
 }
+
+#[test]
+fn what_is_wanted_back_is_what_the_hint_brings_back() {
+    let world = World::new();
+    world.write("f", "1");
+    world.fs(["snapshot", "-m", "full"]);
+    fs::remove_file(world.root().join("f")).unwrap();
+    world.fs(["snapshot"]);
+    let root = world.root();
+    fs::remove_dir_all(&root).unwrap();
+    let mut command = world.command(["-C", root.to_str().unwrap(), "agent", "fs", "restore", "full"]);
+    let ran = Ran::of(command.current_dir("/"));
+    let hint = format!("mkdir {0} && ah -C {0} agent fs restore full", root.display());
+    assert!(ran.code == 3 && ran.stderr.contains(&hint), "{ran:?}");
+    fs::create_dir(&root).unwrap();
+    world.fs(["restore", "full"]);
+    assert_eq!(world.read("f").as_deref(), Some("1"));
+}

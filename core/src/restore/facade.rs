@@ -20,7 +20,7 @@ use super::read_back::read_back;
 use super::safety::Saved;
 use super::scope::{Omissions, Scope, untouchable};
 use super::standing::sync_filesystem;
-use super::told::{came_hidden, head_note, missing_notes, refusal, report, stopped, taken_back};
+use super::told::{came_hidden, head_note, missing_notes, refusal, report, stopped, taken_back, wanted_back};
 use super::{Ignores, LeftAlone, RestoreBegin, RestoreEnd, RestoreOptions, RestoreReport, UndoOptions, copies_out};
 use crate::background;
 use crate::fsio;
@@ -97,7 +97,7 @@ impl Workspace {
         self.fence_all().map_err(stopped)?;
         self.forget_what_the_killed_saw();
         self.tell_what_is_kept()?;
-        self.restore_behind_fence(reference, options)
+        self.restore_behind_fence(reference, options).map_err(|error| wanted_back(&self.root, reference, error))
     }
 
     /// As [`Workspace::restore`], for who has waited for captures already.

@@ -11,7 +11,9 @@ use super::journal::Journal;
 use super::plan::Plan;
 use super::scope::{Omissions, by_rule};
 use super::{LeftAlone, RestoreReport, copies_out, way_out};
+use crate::open::no_more;
 use crate::record::{ChangeRecord, SnapshotKind};
+use crate::seek::is_there;
 use crate::settings::Settings;
 use crate::text;
 use crate::timeline::{Event, EventBody};
@@ -111,6 +113,11 @@ pub(super) fn stopped(error: Error) -> Error {
     said.causes = error.causes.into_iter().filter(|cause| cause != "cancelled").collect();
     said.hint = error.hint;
     said
+}
+
+/// What is to be said where the workspace's directory is not there into which somebody wants a snapshot back.
+pub(super) fn wanted_back(root: &Path, reference: &str, error: Error) -> Error {
+    if error.kind == ErrorKind::NotFound && !is_there(root) { no_more(root, reference) } else { error }
 }
 
 /// What the snapshot does not hold, and nobody has any more, cannot come back: whoever expects it should hear so. What an ignore rule

@@ -3,7 +3,7 @@
 //! A lock is an flock: the kernel lets go of it when its holder dies, so a dead holder blocks nobody. Who holds it, for the message that a
 //! waiting person gets, says `/proc/locks`: nothing is written to a lock's file. Locks are taken in this order and
 //! never the other way round: one of `gc`, `agents`, `late`, `seen`; capture; prune; room; restore; stays; one of recordings, leases, orphans;
-//! home; timeline. Who wants `stays` alone without being asked waits two seconds at most.
+//! home; timeline. Who forgets a workspace takes `recordings`, then `orphans`. Who wants `stays` alone without being asked waits two seconds at most.
 
 use std::fs::{File, OpenOptions};
 use std::io;

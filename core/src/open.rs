@@ -489,10 +489,12 @@ impl Engine {
             return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("go to a project's directory"));
         }
         if access != Access::CreateForced {
-            let message =
-                format!("{} is too much for a workspace: it holds your whole home directory or system", root.display());
+            let message = format!(
+                "{} is too much for a workspace: it is the system's, or holds your whole home directory",
+                root.display()
+            );
             return Err(Error::new(ErrorKind::FailedPrecondition, message)
-                .with_hint("go to a project's directory, or insist with `ah agent fs snapshot --force`"));
+                .with_hint("go to a project's directory, or insist with `ah agent fs snapshot --force`: from then on all folders below it that are no Git repositories belong to this workspace, until `ah agent fs rm --all --force`"));
         }
         Ok(())
     }

@@ -153,6 +153,13 @@ impl Workspace {
 
     /// Has the providers remove what is off the timeline.
     pub(crate) fn destroy_all(&self, snapshots: &[SnapshotRecord]) -> Result<()> {
+        let outcome = self.destroy_each(snapshots);
+        background::after_removal(self);
+        outcome
+    }
+
+    /// The same, and what the providers put aside stays there.
+    pub(crate) fn destroy_each(&self, snapshots: &[SnapshotRecord]) -> Result<()> {
         let mut first_error = None;
         let mut serving: Option<Served> = None;
         for snapshot in snapshots {
@@ -169,7 +176,6 @@ impl Workspace {
                 )));
             }
         }
-        background::after_removal(self);
         first_error.map_or(Ok(()), |error| Err(error.with_hint("ah agent fs gc")))
     }
 

@@ -1,6 +1,7 @@
-//! `ah agent fs rm`: snapshots and branches, by name.
+//! `ah agent fs rm`: snapshots and branches, by name; or all that is kept of the workspace.
 
-use ah_core::{Access, BranchRecord, RmOptions, RmReport, SnapshotRecord, Workspace};
+use ah_core::text;
+use ah_core::{Access, BranchRecord, Forgotten, Kept, RmOptions, RmReport, SnapshotRecord, Workspace};
 use ah_plugin_api::{Error, ErrorKind, Result};
 use clap::Args;
 use serde::Serialize;
@@ -8,6 +9,7 @@ use serde::Serialize;
 use crate::app::App;
 use crate::args::reference;
 use crate::failure::{Exit, Outcome};
+use crate::output::time;
 
 /// Options of `ah agent fs rm`.
 #[derive(Debug, Args)]
@@ -17,14 +19,23 @@ or names something that is pinned or in use, nothing is removed. So it is if a b
 files that differ from the snapshot it grew from and from the workspace, but for ignored ones such as build output, snapshots of its own, commits and references that the workspace's repository does not have; or if branches grew from it. Where the workspace \
 itself was deleted, name it with -C.
 
+With --all and --force the workspace is none any more: its snapshots go, pinned ones too, its moments, sessions and recordings, and no command finds it again. \
+Its files are left alone. What is in a directory below it is on its own then, or belongs to a workspace further up. \
+Refused also with --force while branches grew from it, views of it are held, something in it is recorded, or it is behind AgentFS.
+
 Examples:
   ah agent fs rm @{3}
   ah agent fs rm --dry-run before 'tests pass'
-  ah agent fs rm retry")]
+  ah agent fs rm retry
+  ah agent fs rm --all                     what is kept of this workspace; with --force all of it goes
+  ah -C old-project agent fs rm --all --force")]
 pub(crate) struct RmArgs {
     /// Snapshots, and branches by name, id or path.
-    #[arg(value_name = "REF|BRANCH", value_parser = reference, required = true)]
+    #[arg(value_name = "REF|BRANCH", value_parser = reference, required_unless_present = "all")]
     names: Vec<String>,
+    /// Remove all that is kept of the workspace, also of one whose directory is gone (`-C`); without --force say what that is, and do nothing.
+    #[arg(long, conflicts_with = "names")]
+    all: bool,
     /// Say what would be removed, and do nothing.
     #[arg(long)]
     dry_run: bool,
@@ -38,10 +49,15 @@ pub(crate) struct RmArgs {
 struct Shape<'a> {
     rm: &'a RmReport,
     branches: &'a [BranchRecord],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    all: Option<&'a Kept>,
 }
 
 /// Removes.
 pub(crate) fn run(app: &App, args: &RmArgs) -> Outcome {
+    if args.all {
+        return run_all(app, args);
+    }
     let foreign = |name: &String| app.engine().ok().and_then(|engine| engine.foreign_branch(name));
     let workspace = app.workspace(Access::Existing).map_err(|error| match error.kind {
         ErrorKind::NotFound => args.names.iter().find_map(foreign).unwrap_or(error),
@@ -51,7 +67,7 @@ pub(crate) fn run(app: &App, args: &RmArgs) -> Outcome {
     let options = RmOptions { dry_run: args.dry_run, force: args.force, ..RmOptions::default() };
     let report = workspace.rm_with_branches(&references, &branches, &options)?;
     if app.ui.json {
-        app.answer(workspace.root(), &Shape { rm: &report, branches: &branches })?;
+        app.answer(workspace.root(), &Shape { rm: &report, branches: &branches, all: None })?;
         return Ok(Exit::Done);
     }
     for snapshot in &report.removed {
@@ -64,6 +80,62 @@ pub(crate) fn run(app: &App, args: &RmArgs) -> Outcome {
         app.ui.path(&branch.path)?;
     }
     Ok(Exit::Done)
+}
+
+/// Removes all that is kept of the workspace, or says what that is.
+fn run_all(app: &App, args: &RmArgs) -> Outcome {
+    let workspace = app.workspace(Access::Existing)?;
+    let (root, acts) = (workspace.root(), args.force && !args.dry_run);
+    if !args.dry_run {
+        app.engine()?.refuse_to_agents("`rm`")?;
+    }
+    let Forgotten { snapshots, kept } = if acts { workspace.forget()? } else { workspace.to_forget()? };
+    let what = in_words(app, &snapshots, &kept);
+    if !args.force && !args.dry_run {
+        let message =
+            format!("all that is kept of {} would go for good, and it would be no workspace any more", root.display());
+        let mut error = Error::new(ErrorKind::FailedPrecondition, message)
+            .with_hint("if that is meant: `ah agent fs rm --all --force`; its files are left alone");
+        match app.ui.json {
+            true => error.causes = what,
+            false => what.iter().for_each(|line| app.ui.note(&format!("would go: {line}"))),
+        }
+        return Err(error.into());
+    }
+    if app.ui.json {
+        let report = RmReport { removed: snapshots, dry_run: args.dry_run };
+        app.answer(root, &Shape { rm: &report, branches: &[], all: Some(&kept) })?;
+        return Ok(Exit::Done);
+    }
+    what.iter().for_each(|line| app.ui.note(line));
+    app.ui.path(root)?;
+    Ok(Exit::Done)
+}
+
+/// What is kept of a workspace, a line for each kind.
+fn in_words(app: &App, snapshots: &[SnapshotRecord], kept: &Kept) -> Vec<String> {
+    let mut lines = vec![text::count(snapshots.len(), "snapshot", "snapshots")];
+    let times = || snapshots.iter().map(|snapshot| snapshot.time);
+    if let (Some(oldest), Some(newest)) = (times().min(), times().max()) {
+        let (oldest, newest) = (time::both(oldest, app.now()), time::both(newest, app.now()));
+        lines[0].push_str(&match snapshots.len() {
+            1 => format!(", of {newest}"),
+            _ => format!(", the oldest of {oldest}, the newest of {newest}"),
+        });
+    }
+    match snapshots.iter().filter(|snapshot| snapshot.kept).count() {
+        0 => {}
+        pinned => lines.push(format!("{pinned} of them pinned")),
+    }
+    lines.push(format!(
+        "{} in {}",
+        text::count(kept.moments, "moment", "moments"),
+        text::count(kept.sessions, "session", "sessions")
+    ));
+    if kept.recordings > 0 {
+        lines.push(text::count(kept.recordings, "recording", "recordings"));
+    }
+    lines
 }
 
 /// Whether that is a whole id or label, or the latest.

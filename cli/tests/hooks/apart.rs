@@ -79,3 +79,21 @@ fn one_that_is_taken_up_in_another_workspace_is_captured_there() {
     let moments = settled(&world);
     assert_eq!(cat(&world, text(moments.last().unwrap(), "id"), "f").as_deref(), Some("3"));
 }
+
+#[test]
+fn an_agent_goes_on_in_a_new_workspace_where_its_own_is_none_any_more() {
+    let world = World::on_git();
+    let agent = Agent::claude(&world, "s1");
+    agent.start();
+    agent.prompt("one");
+    settled(&world);
+    world.wait_for_background();
+    let known = world.path("state/agents/claude/s1.json");
+    assert!(known.exists());
+    world.fs(["rm", "--all", "--force"]);
+    assert!(!known.exists(), "it names a workspace that is not there");
+    agent.prompt("two");
+    let moments = settled(&world);
+    assert_eq!(kinds(&moments), ["prompt"]);
+    assert_eq!((text(&moments[0], "prompt"), known.exists()), ("two", true));
+}

@@ -63,6 +63,8 @@ fn an_agent_does_not_take_away_what_one_would_go_back_to() {
     let refused: &[&[&str]] = &[
         &["agent", "fs", "rm", &snapshot],
         &["agent", "fs", "rm", "b", "--force"],
+        &["agent", "fs", "rm", "--all"],
+        &["agent", "fs", "rm", "--all", "--force"],
         &["agent", "fs", "prune", "keep-last=1"],
         &["config", "set", "agent.may-remove", "true"],
         &["config", "set", "prune.policy", "keep-last=1"],

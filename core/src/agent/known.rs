@@ -111,6 +111,21 @@ impl Engine {
         }
     }
 
+    /// Takes away what is known of the sessions of a workspace that goes. What stays leads to none, and is passed over.
+    pub(crate) fn forget_sessions_of(&self, workspace: &WorkspaceId) {
+        let folder = self.agents_folder();
+        for agent in fsio::names(&folder).unwrap_or_default() {
+            let folder = folder.join(agent);
+            for name in fsio::names(&folder).unwrap_or_default() {
+                let file = folder.join(name);
+                let known = fsio::read(&file).ok().flatten().and_then(|it| serde_json::from_slice::<Known>(&it).ok());
+                if known.is_some_and(|known| known.workspace == *workspace) {
+                    let _ = fsio::remove_file(&file);
+                }
+            }
+        }
+    }
+
     pub(crate) fn remember(&self, agent: &str, id: &str, known: &Known) -> Result<()> {
         let file = self.known_file(agent, id);
         fsio::make_dir(&self.agents_folder().join(agent))?;

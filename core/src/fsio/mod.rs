@@ -10,7 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ah_plugin_api::{Dir, Durability, Error, Result};
+use ah_plugin_api::{Dir, Durability, Error, ErrorKind, Result};
 
 use crate::crash;
 use crate::lock::me_in_a_name;
@@ -139,7 +139,8 @@ pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Makes a folder of ours, with those above it; true if it was not there before. Synced, as what is in it is worth no less.
+/// Makes a folder of ours, with those above it; true if it was not there before. Synced, as what is in it is worth no less. The folder of a workspace is made
+/// for itself alone: nothing of one that was taken away meanwhile begins anew.
 pub(crate) fn make_dir(path: &Path) -> Result<bool> {
     if path.is_dir() {
         return Ok(false);
@@ -157,6 +158,11 @@ pub(crate) fn make_dir(path: &Path) -> Result<bool> {
     if let Some(parent) = path.parent()
         && !parent.exists()
     {
+        let of_all = |above: &Path| above.ends_with("workspaces") && above.with_file_name("home.json").exists();
+        if parent.parent().is_some_and(of_all) {
+            let message = format!("the state of the workspace was removed this moment: {}", parent.display());
+            return Err(Error::new(ErrorKind::Conflict, message).with_hint("repeat the command"));
+        }
         make_dir(parent)?;
     }
     run().map_err(|e| failed("make the folder", path, &e))

@@ -20,7 +20,7 @@ const PROVIDERS_OWN: &str = ".ah-";
 impl Workspace {
     /// Gives back the views of processes that have ended, and those that the machine's restart took away; also those of workspaces whose folders somebody
     /// removed by hand, in which no `gc` is run. What such a view shows may be the last that there is of it: as long as it stands it is named.
-    pub(super) fn give_back_stale_leases(&self, report: &mut GcReport) -> Result<()> {
+    pub(crate) fn give_back_stale_leases(&self, report: &mut GcReport) -> Result<()> {
         let home = self.engine.home();
         let _lock = self.engine.lock_leases()?;
         let (leases, unreadable) = seek::read_all(home)?;

@@ -215,7 +215,7 @@ impl Workspace {
     }
 
     /// Lets a provider finish or undo what crashes left, in its store and in each folder where it makes things.
-    fn reclaim(&self, name: &ProviderName, auto: bool, report: &mut GcReport) -> Result<()> {
+    pub(crate) fn reclaim(&self, name: &ProviderName, auto: bool, report: &mut GcReport) -> Result<()> {
         let served = self.serve(name)?;
         let mut targets = vec![self.mounts_dir()?];
         if !auto {

@@ -219,7 +219,7 @@ impl Workspace {
         held.iter().filter(|snapshot| self.is_mine(snapshot) && is_new(&snapshot.id)).collect()
     }
 
-    fn is_mine(&self, snapshot: &Snapshot) -> bool {
+    pub(crate) fn is_mine(&self, snapshot: &Snapshot) -> bool {
         snapshot.attributes.get("workspace").is_none_or(|workspace| *workspace == self.id.as_str())
     }
 

@@ -7,6 +7,7 @@ mod branches;
 mod clock;
 mod conversations;
 mod cuts;
+mod forget;
 mod gc;
 mod lab;
 mod leases;

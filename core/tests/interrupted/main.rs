@@ -339,6 +339,51 @@ fn rounds(name: &str, job: Job, plan: fn(u64) -> Plan, kind: &str) {
     }
 }
 
+/// A workspace that is to be none any more stays one that can be used, or is gone; a second try finishes it, and another one is not touched.
+fn forgotten(plan: fn(u64) -> Plan, kind: &str) {
+    for step in 0.. {
+        let lab = Lab::in_memory();
+        (0..3).for_each(|n| drop(lab.step("a", &n.to_string())));
+        let engine = lab.engine();
+        let beside = lab.top.join("beside");
+        std::fs::create_dir_all(&beside).unwrap();
+        std::fs::write(beside.join("a"), "beside").unwrap();
+        let other = engine.workspace(&beside, Access::Create).unwrap();
+        other.snapshot(&SnapshotOptions::default()).unwrap();
+        let workspace = open(&engine, &lab.path()).unwrap();
+        *PLAN.lock().unwrap() = plan(step);
+        let outcome = catch_unwind(AssertUnwindSafe(|| workspace.forget().map(drop)));
+        let reached = std::mem::replace(&mut *PLAN.lock().unwrap(), Plan::Nothing) == Plan::Nothing;
+        let what = format!("forget, {kind} at step {step}");
+        assert!(reached || matches!(outcome, Ok(Ok(()))), "{what}: {outcome:?}");
+        let engine = lab.engine();
+        // What is there of it can be read, and is taken away by who says so again.
+        if let Ok(left) = engine.workspace(&lab.path(), Access::Existing) {
+            assert!(reached && !matches!(outcome, Ok(Ok(()))), "{what}: it is still there");
+            let out = tempfile::tempfile().unwrap();
+            for snapshot in left.snapshots(&SnapshotFilter::default()).unwrap() {
+                left.cat_from(&snapshot, &RelPath::new("a").unwrap(), out.as_fd()).unwrap();
+            }
+            if step % 2 == 0 {
+                assert_eq!(left.gc(&GcOptions::default()).unwrap().failures, [""; 0], "{what}");
+                left.snapshot(&SnapshotOptions::default()).unwrap();
+            }
+            left.forget().unwrap();
+        }
+        let error = engine.workspace(&lab.path(), Access::Existing).err().unwrap();
+        assert_eq!(error.kind, ErrorKind::NotFound, "{what}");
+        let other = engine.workspace(&beside, Access::Existing).unwrap();
+        assert_eq!(other.snapshots(&SnapshotFilter::default()).unwrap().len(), 1, "{what}");
+        assert_eq!(other.gc(&GcOptions::default()).unwrap().failures, [""; 0], "{what}");
+        let named = |folder: &str| std::fs::read_dir(lab.settings.home.join(folder)).into_iter().flatten().count();
+        assert_eq!((named("workspaces"), named("trash")), (1, 0), "{what}");
+        if !reached {
+            assert!(step > 0, "there is no durable step");
+            return;
+        }
+    }
+}
+
 #[test]
 fn any_step_may_fail_or_be_the_last() {
     assert!(crash::set_hook(hook));
@@ -351,6 +396,8 @@ fn any_step_may_fail_or_be_the_last() {
         rounds(name, *job, Plan::Fail, "failing");
         rounds(name, *job, Plan::Die, "killed");
     }
+    forgotten(Plan::Fail, "failing");
+    forgotten(Plan::Die, "killed");
     for (name, job) in JOBS.iter().filter(|(name, _)| ["snapshot", "moment"].contains(name)) {
         rounds(name, *job, Plan::FailFrom, "failing from there on");
     }

@@ -1,0 +1,250 @@
+//! Removing all that is kept of a workspace, so that it is none any more: its directory, and those below it, are like others from then on.
+//!
+//! Killed anywhere, it leaves a workspace: first the timeline says that the snapshots are removed, then the providers remove them, and only when nothing of it
+//! is held outside of its folder that goes, by a rename. What is left then lies in the trash, which `gc` empties. Until then `gc` goes on with what was begun,
+//! and so does a second try.
+
+use ah_plugin_api::{DestroyRequest, Error, ErrorKind, ListRequest, ProviderName, Result};
+use serde::Serialize;
+
+use crate::branch;
+use crate::fsio;
+use crate::gc::GcReport;
+use crate::ids::{WorkspaceId, letters};
+use crate::record::SnapshotRecord;
+use crate::registry::Index;
+use crate::seek::{self, LeaseFile};
+use crate::session;
+use crate::text;
+use crate::timeline::{EventBody, WorkspaceChange};
+use crate::versioned;
+use crate::workspace::Workspace;
+
+/// What is kept of a workspace beside its snapshots.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Kept {
+    /// Its id.
+    pub id: WorkspaceId,
+    /// How many moments its timelines have.
+    pub moments: u64,
+    /// How many sessions there are.
+    pub sessions: u64,
+    /// How many recordings.
+    pub recordings: u64,
+}
+
+/// What goes with a workspace.
+#[derive(Debug, Clone)]
+pub struct Forgotten {
+    /// Its snapshots, oldest first, also those that are pinned.
+    pub snapshots: Vec<SnapshotRecord>,
+    /// What else is kept of it.
+    pub kept: Kept,
+}
+
+impl Workspace {
+    /// What [`Workspace::forget`] would remove.
+    ///
+    /// # Errors
+    /// As there, but those of the providers.
+    pub fn to_forget(&self) -> Result<Forgotten> {
+        self.refuse_in_use()?;
+        self.all_that_is_kept()
+    }
+
+    /// Removes all that is kept of the workspace: its snapshots, pinned ones too, and what is written down of it. It is no workspace from then on. Its files are
+    /// left alone.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` inside an agent's own session, in a copy of an `$AH_HOME` that is there, of a branch, while branches that grew from it or views of it are there, of what a provider
+    /// mounts in its place, or if a restore was interrupted; `Busy` while one of its sessions is recorded; `DataLoss` if it cannot be read what needs it; the
+    /// provider's.
+    pub fn forget(&self) -> Result<Forgotten> {
+        let engine = &self.engine;
+        engine.refuse_to_agents("`rm`")?;
+        engine.home().may_remove("`rm`")?;
+        self.forget_what_the_killed_saw();
+        let _ = self.settle_restores();
+        // From here on nothing is taken, shown, restored, recorded or branched.
+        let _gc = self.lock("gc")?;
+        let _capture = engine.home().with_reserve(|| self.lock("capture"))?;
+        let (_restore, _stays) = (self.lock("restore")?, self.lock("stays")?);
+        self.give_back_unheld()?;
+        let _numbers = engine.home().with_reserve(|| self.lock("recordings"))?;
+        let _making = self.lock("orphans")?;
+        self.refuse_in_use()?;
+        branch::refuse_held_by_store(self)?;
+        let stores = self.stores()?;
+        // Who cannot be asked may hold what nobody would know of any more.
+        for name in stores.iter().filter(|name| !self.is_empty_store(name)) {
+            self.serve(name)?;
+        }
+        let forgotten = self.all_that_is_kept()?;
+        if !forgotten.snapshots.is_empty() {
+            self.say_removed(&forgotten.snapshots, "rm")?;
+            self.destroy_each(&forgotten.snapshots)?;
+        }
+        for name in &stores {
+            self.empty_store(name)?;
+        }
+        self.refuse_left_behind()?;
+        self.take_folder()?;
+        Ok(forgotten)
+    }
+
+    fn all_that_is_kept(&self) -> Result<Forgotten> {
+        let state = self.state()?;
+        let sessions = session::names(&self.folder())?;
+        let mut recordings = 0;
+        for session in &sessions {
+            recordings += self.recordings(session)?.len();
+        }
+        let (moments, sessions) = (state.moments.len() as u64, sessions.len() as u64);
+        let kept = Kept { id: self.id.clone(), moments, sessions, recordings: recordings as u64 };
+        Ok(Forgotten { snapshots: state.snapshots, kept })
+    }
+
+    /// Refuses while something is there that would lose what it needs.
+    fn refuse_in_use(&self) -> Result<()> {
+        let refused =
+            |message: String, hint: String| Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(hint));
+        let (home, root) = (self.engine.home(), self.root.display());
+        // Another command may have changed that since this one was opened.
+        let now = self.engine.workspace_by_id(&self.id)?.map_or_else(|| self.record.clone(), |now| now.record);
+        if let Some(branch) = branch::of_workspace(home, now.branch.as_ref())? {
+            let name = text::shell(branch.name.as_ref());
+            let origin = text::shell(branch.origin_now(home).as_os_str());
+            let there =
+                if home.workspace(branch.origin.as_str()).is_dir() { format!("-C {origin} ") } else { String::new() };
+            return refused(
+                format!("{root} is the branch {}, which goes as a whole", branch.name),
+                format!("`cd / && ah {there}agent fs rm {name}`"),
+            );
+        }
+        let branches = self.branches_for_certain()?;
+        if !branches.is_empty() {
+            let named: Vec<&str> = branches.iter().map(|branch| branch.name.as_str()).collect();
+            let typed: Vec<String> = named.iter().map(|name| text::shell(name.as_ref())).collect();
+            return refused(
+                format!("branches grew from {root}: {}", named.join(", ")),
+                format!("bring home what they hold, then take them away: `ah agent fs rm {}`", typed.join(" ")),
+            );
+        }
+        if let (true, Some(provider)) = (now.is_mounted(), &now.mounted_by) {
+            let typed = text::shell(self.root.as_os_str());
+            return refused(
+                format!("{root} is mounted by {provider}, in whose store its files are"),
+                format!("make it a plain directory again first: `cd / && ah -C {typed} agent fs convert --back`"),
+            );
+        }
+        let leases = self.own_leases()?.into_iter().filter(|lease| !lease.is_stale());
+        let views: Vec<_> = leases.map(|lease| lease.shown.map(|shown| shown.path)).collect();
+        if views.contains(&None) {
+            return Err(Error::new(ErrorKind::Busy, format!("a view of a snapshot of {root} is being made")));
+        }
+        if let Some(view) = views.iter().flatten().next() {
+            let hint = match views.len() {
+                1 => format!("`ah agent fs release {}`", text::shell(view.as_os_str())),
+                many => format!("`ah agent fs release --all` gives back all {many} of them"),
+            };
+            return refused(format!("the view {} shows a snapshot of {root}", view.display()), hint);
+        }
+        for session in session::names(&self.folder())? {
+            if let Some(live) = self.recordings(&session)?.iter().find(|recording| recording.is_live()) {
+                let message = format!("recording {} of the session {session} of {root} is being made", live.number);
+                let hint = "wait for the command that is recorded to end, or end it, then repeat";
+                return Err(Error::new(ErrorKind::Busy, message).with_hint(hint));
+            }
+        }
+        // What is half restored needs what it came from; where the directory is gone, nothing is.
+        if let Some(interrupted) = self.interrupted()?.filter(|_| self.open_dir().is_ok()) {
+            let (finish, back) = (interrupted.finish, interrupted.back);
+            return refused(
+                format!("the restore {} in {root} was interrupted", interrupted.restore),
+                format!("finish it first with `{finish}`, or go back with `{back}`"),
+            );
+        }
+        Ok(())
+    }
+
+    fn own_leases(&self) -> Result<Vec<LeaseFile>> {
+        let leases = versioned::whole(seek::read_all(self.engine.home())?)?;
+        Ok(leases.into_iter().filter(|lease| lease.workspace == self.id).collect())
+    }
+
+    /// Gives back views that nobody holds any more.
+    fn give_back_unheld(&self) -> Result<()> {
+        let mut report = GcReport::default();
+        self.give_back_stale_leases(&mut report)?;
+        if self.own_leases()?.iter().any(LeaseFile::is_stale) {
+            let why = report.failures.join("; ");
+            let message = format!("a view that nobody holds any more could not be given back: {why}");
+            return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("ah agent fs gc"));
+        }
+        Ok(())
+    }
+
+    fn is_empty_store(&self, name: &ProviderName) -> bool {
+        fsio::names(&self.store_path(name)).is_ok_and(|names| names.is_empty())
+    }
+
+    /// Has a provider remove what no timeline lists. What lies in its store goes with that; what does not has to go now, as nobody finds it later.
+    fn empty_store(&self, name: &ProviderName) -> Result<()> {
+        let served = match self.serve(name) {
+            Err(_) if self.is_empty_store(name) => return Ok(()),
+            served => served?,
+        };
+        let empty = || {
+            let held = served.provider.list(&served.place(), &ListRequest::default(), &self.context())?;
+            for snapshot in held.into_iter().filter(|snapshot| self.is_mine(snapshot)) {
+                let request = DestroyRequest::Snapshot(snapshot.reference);
+                served.provider.destroy(&served.place(), &request, &self.context())?;
+            }
+            self.reclaim(name, false, &mut GcReport::default())
+        };
+        match empty() {
+            Err(error) if error.kind == ErrorKind::Cancelled || !served.keeps_in_store() => {
+                let what = format!("{name} could not remove what it keeps of {}", self.root.display());
+                Err(error.context(what))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses while the directory that a provider once read in the workspace's place is still there: it may be all that there is of somebody's changes.
+    fn refuse_left_behind(&self) -> Result<()> {
+        let converted =
+            |body: &EventBody| matches!(body, EventBody::Workspace { change: WorkspaceChange::Converted, .. });
+        if !self.state()?.events.iter().any(|event| converted(&event.body)) {
+            return Ok(());
+        }
+        match self.record.place_behind().filter(|behind| seek::is_there(behind)) {
+            None => Ok(()),
+            Some(behind) => {
+                let message = format!("{}, which is left of `convert`, is still there", behind.display());
+                Err(Error::new(ErrorKind::FailedPrecondition, message)
+                    .with_hint("`ah agent fs gc` takes it away, or says what holds it; or move it away, then repeat"))
+            }
+        }
+    }
+
+    /// Takes away what is written down of the workspace.
+    fn take_folder(&self) -> Result<()> {
+        let (engine, folder) = (&self.engine, self.folder());
+        engine.forget_sessions_of(&self.id);
+        let trash = engine.home().join("trash");
+        engine.home().with_reserve(|| fsio::make_dir(&trash))?;
+        let aside = trash.join(format!("workspace-{}-{}", self.id, letters(&engine.settings().ids)));
+        {
+            let _registry = engine.lock_registry()?;
+            let _timeline = self.lock("timeline")?;
+            crate::crash::point("forget.rename")
+                .and_then(|()| std::fs::rename(&folder, &aside))
+                .map_err(|e| fsio::failed("move away", &folder, &e))?;
+            Index::refresh(engine.home())?;
+        }
+        // What cannot be removed now, gc removes.
+        let _ = fsio::remove_tree(&aside);
+        Ok(())
+    }
+}

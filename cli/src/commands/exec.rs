@@ -15,6 +15,7 @@ use rustix::process::geteuid;
 use crate::app::App;
 use crate::commands::branch;
 use crate::failure::{Failure, Outcome};
+use crate::hint;
 use crate::output::text;
 
 /// Options of `ah agent fs exec`.
@@ -60,14 +61,24 @@ pub(crate) fn run(app: &App, args: &ExecArgs) -> Outcome {
     }
     // No branch is made for nothing.
     options(Path::new("/")).program()?;
+    // Where there is no such branch here, it may be another workspace's.
+    let elsewhere = |name: &str, error: Error| {
+        let foreign = app.engine().ok().and_then(|engine| Some((engine, engine.foreign_branch(name)?)));
+        foreign.map_or(error, |(engine, error)| {
+            let words = args.command.iter().map(|word| format!(" {}", ah_core::text::shell(word)));
+            hint::in_its_workspace(engine, error, name, "exec ", &format!(" --{}", words.collect::<String>()))
+        })
+    };
     let access = if args.branch.is_some() { Access::Existing } else { Access::Create };
     let workspace = app.workspace(access).map_err(|error| match (&args.branch, error.kind) {
-        // Where there is no workspace, the branch may be another's.
-        (Some(name), ErrorKind::NotFound) => app.engine().ok().and_then(|it| it.foreign_branch(name)).unwrap_or(error),
+        (Some(name), ErrorKind::NotFound) => elsewhere(name, error),
         _ => error,
     })?;
     let branch = match &args.branch {
-        Some(name) => workspace.find_ready_branch(name)?,
+        Some(name) => workspace.find_ready_branch(name).map_err(|error| match workspace.find_branch(name) {
+            Err(none) if none.kind == ErrorKind::NotFound => elsewhere(name, error),
+            _ => error,
+        })?,
         None => {
             let made = branch::make(app, &workspace, &BranchOptions { once: true, ..BranchOptions::default() })?;
             let (name, path, typed) = (&made.name, made.path.display(), ah_core::text::shell(made.name.as_ref()));

@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::app::App;
 use crate::args::reference;
 use crate::failure::{Exit, Outcome};
+use crate::hint;
 use crate::output::time;
 
 /// Options of `ah agent fs rm`.
@@ -58,7 +59,11 @@ pub(crate) fn run(app: &App, args: &RmArgs) -> Outcome {
     if args.all {
         return run_all(app, args);
     }
-    let foreign = |name: &String| app.engine().ok().and_then(|engine| engine.foreign_branch(name));
+    let force = if args.force { "--force " } else { "" };
+    let foreign = |name: &String| {
+        let engine = app.engine().ok()?;
+        Some(hint::in_its_workspace(engine, engine.foreign_branch(name)?, name, &format!("rm {force}"), ""))
+    };
     let workspace = app.workspace(Access::Existing).map_err(|error| match error.kind {
         ErrorKind::NotFound => args.names.iter().find_map(foreign).unwrap_or(error),
         _ => error,

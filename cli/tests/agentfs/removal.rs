@@ -249,7 +249,7 @@ fn what_is_kept_of_a_deleted_workspace_is_had_and_removed_by_its_path() {
         // From anywhere it is said where.
         let mut command = bench.0.command(["agent", "fs", "rm", "kept"]);
         let ran = Ran::of(command.current_dir(&other));
-        let hint = format!("hint: ah -C {} agent fs branches", root.display());
+        let hint = format!("hint: ah -C {} agent fs rm kept", root.display());
         assert!(ran.code == 3 && ran.stderr.contains(&hint), "{ran:?}");
         let ran = at_root(&["branches"]);
         assert!(ran.code == 0 && ran.stdout.contains("kept") && ran.stdout.contains("untouched"), "{ran:?}");

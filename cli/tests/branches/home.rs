@@ -158,3 +158,28 @@ fn the_branch_of_a_workspace_that_was_moved_names_its_new_place() {
     let told: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(told["status"]["branch"]["origin_path"], moved.to_str().unwrap());
 }
+
+#[test]
+fn a_branch_of_another_workspace_is_told_with_that_and_the_command_there() {
+    let world = World::new();
+    world.fs(["branch", "--name", "retry", "--mode", "worktree"]);
+    let other = world.path("other");
+    fs::create_dir(&other).unwrap();
+    let words = ["agent", "fs", "branch", "--name", "retry", "--mode", "worktree"];
+    let there = |words: &[&str]| Ran::of(world.command(words).current_dir(&other));
+    let ran = there(&words);
+    let root = world.root().display().to_string();
+    assert!(ran.code == 4 && ran.stderr.contains(&format!("a branch retry of {root} ")), "{ran:?}");
+    // Also where nothing was ever captured.
+    for _ in 0..2 {
+        for (words, hint) in [
+            (&["agent", "fs", "rm", "--force", "retry"][..], "rm --force retry"),
+            (&["agent", "fs", "exec", "retry", "--", "echo", "a b"], "exec retry -- echo 'a b'"),
+        ] {
+            let ran = there(words);
+            let hint = format!("hint: ah -C {root} agent fs {hint}\n");
+            assert!(ran.code == 3 && ran.stderr.contains(&hint), "{hint}: {ran:?}");
+        }
+        assert_eq!(there(&["agent", "fs", "snapshot"]).code, 0);
+    }
+}

@@ -1,5 +1,7 @@
 //! Which branches a workspace has, and which one is meant by a name.
 
+use std::path::PathBuf;
+
 use ah_plugin_api::{Error, ErrorKind, Result};
 
 use crate::branch::{BranchFile, BranchRecord, BranchState, all, read_all};
@@ -186,13 +188,19 @@ impl Workspace {
 }
 
 impl Engine {
-    /// What is to be said of a name that is not known in a workspace and is another one's branch; none if it is none.
-    pub fn foreign_branch(&self, name: &str) -> Option<Error> {
+    /// The branch of that name, id or path of any workspace: its name, and where commands know it.
+    #[must_use]
+    pub fn branch_anywhere(&self, name: &str) -> Option<(String, PathBuf)> {
         let file = called(&all(self.home()).ok()?, name)?.clone();
         // That of a branch which is gone has it in its keeper's store.
         let keeper = self.keeper_of(&file).ok().flatten().map(|keeper| keeper.root().to_owned());
         let origin_path = keeper.unwrap_or_else(|| file.record.origin_now(self.home()));
-        let name = file.record.name;
+        Some((file.record.name, origin_path))
+    }
+
+    /// What is to be said of a name that is not known in a workspace and is another one's branch; none if it is none.
+    pub fn foreign_branch(&self, name: &str) -> Option<Error> {
+        let (name, origin_path) = self.branch_anywhere(name)?;
         let message = format!("{name} is a branch of another workspace: {}", origin_path.display());
         let there = format!("ah -C {} agent fs branches", text::shell(origin_path.as_os_str()));
         Some(Error::new(ErrorKind::NotFound, message).with_hint(there))

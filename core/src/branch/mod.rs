@@ -490,7 +490,8 @@ fn refuse_taken(others: &[BranchFile], name: &str, path: &Path) -> Result<()> {
     };
     // It may be another workspace's.
     if let Some(other) = others.iter().find(|other| other.record.name == name) {
-        return exists(format!("a branch {name} ({})", other.record.path.display()), "choose another name: `--name`");
+        let (origin, place) = (other.record.origin_path.display(), other.record.path.display());
+        return exists(format!("a branch {name} of {origin} ({place})"), "choose another name: `--name`");
     }
     if others.iter().any(|other| other.record.path == path) || std::fs::symlink_metadata(path).is_ok() {
         return exists(path.display().to_string(), "choose a place that is not there yet: `--at`");

@@ -17,7 +17,8 @@ use crate::output::time;
 #[command(after_help = "\
 Removes snapshots, and branches with everything in them; prints the id or the path of each. If one of the names is wrong, \
 or names something that is pinned or in use, nothing is removed. So it is if a branch holds what is nowhere else: \
-files that differ from the snapshot it grew from and from the workspace, but for ignored ones such as build output, snapshots of its own, commits and references that the workspace's repository does not have; or if branches grew from it. Where the workspace \
+files that differ from the snapshot it grew from and from the workspace, but for ignored ones such as build output, snapshots of its own, commits and references that the workspace's repository does not have; or if branches grew from it. \
+While a command of `exec` runs in it, it is removed by --force neither. Where the workspace \
 itself was deleted, name it with -C.
 
 With --all and --force the workspace is none any more: its snapshots go, pinned ones too, its moments, sessions and recordings, and no command finds it again. \
@@ -41,7 +42,7 @@ pub(crate) struct RmArgs {
     #[arg(long)]
     dry_run: bool,
     /// Remove a branch also if it holds what is nowhere else and is not ignored, or its directory is not where it was made; a snapshot also if a
-    /// branch grew from it.
+    /// branch grew from it. What a command of `exec` runs in stays.
     #[arg(long)]
     force: bool,
 }

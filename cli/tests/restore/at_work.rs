@@ -81,10 +81,14 @@ fn is_ready(world: &World) -> bool {
     world.json("branches", &["agent", "fs", "branches"])["branches"][0]["state"] == "ready"
 }
 
+/// Also by force, which is for what would be lost, and not for who works.
 fn refused(world: &World, name: &str, work: &Work) {
-    assert_eq!(world.refused(4, &["agent", "fs", "rm", name]), "busy");
-    let ran = world.run(["agent", "fs", "rm", name]);
-    assert!(ran.stderr.contains(&format!("process {}", work.worker)), "{ran:?}");
+    for force in [None, Some("--force")] {
+        let words: Vec<&str> = ["agent", "fs", "rm", name].into_iter().chain(force).collect();
+        assert_eq!(world.refused(4, &words), "busy");
+        let ran = world.run(words);
+        assert!(ran.stderr.contains(&format!("process {}", work.worker)), "{ran:?}");
+    }
 }
 
 /// What waits for the end of a command, and is killed by this.

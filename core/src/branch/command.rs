@@ -28,7 +28,6 @@ use crate::fsio;
 use crate::ids::BranchId;
 use crate::lock::Lock;
 use crate::mounts::{self, Mount};
-use crate::text;
 use crate::workspace::Workspace;
 
 /// Who works in a branch after the command has ended is looked for again after so long, and less and less often. Where one
@@ -136,17 +135,9 @@ impl Workspace {
     pub(super) fn refuse_at_work(&self, file: &BranchFile) -> Result<Lock> {
         let name = &file.record.name;
         self.alone_in(file)?.map_err(|worker| {
-            let hint = match file.mounted {
-                // What is in use is not unmounted.
-                true => "wait for it to end, or end it, then repeat".to_owned(),
-                false => format!(
-                    "wait for it to end, then repeat; or take it away from under it: `ah agent fs rm --force {}`",
-                    text::shell(name.as_ref())
-                ),
-            };
             let who = worker.map_or_else(String::new, |pid| format!(": process {pid}"));
             let message = format!("a command of `ah agent fs exec` runs in the branch {name}{who}");
-            Error::new(ErrorKind::Busy, message).with_hint(hint)
+            Error::new(ErrorKind::Busy, message).with_hint("wait for it to end, or end it, then repeat")
         })
     }
 

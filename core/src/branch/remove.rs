@@ -37,8 +37,7 @@ impl Workspace {
     ///
     /// # Errors
     /// `NotFound`; `FailedPrecondition` inside an agent's own session, in a copy of an `$AH_HOME` that is there, if it holds something that is nowhere else, branches grew from it, or it is not where it was made, and `force` is not
-    /// given; `Busy` while a view of one of its snapshots is used, something is mounted in it, or, without `force`, a command of `exec` runs in
-    /// it; the provider's.
+    /// given; `Busy` while a view of one of its snapshots is used, something is mounted in it, or a command of `exec` runs in it; the provider's.
     pub fn remove_branch(&self, name: &str, force: bool) -> Result<BranchRemoved> {
         self.remove_held(name, force, None)
     }
@@ -117,7 +116,8 @@ impl Workspace {
         self.removable(name, force, None).map(|_| ())
     }
 
-    /// The branch, and its lock, which keeps commands from being run in it from before it is looked at until it is gone. By `force` it is removed without.
+    /// The branch, and its lock, which keeps commands from being run in it from before it is looked at until it is gone. By
+    /// `force` it is removed without where it cannot be told who works in it.
     fn removable(&self, name: &str, force: bool, mut lock: Option<Lock>) -> Result<(BranchFile, Option<Lock>)> {
         let file = called(&self.removable_branches()?, name).cloned().ok_or_else(|| self.no_branch(name))?;
         // What a copy made is its own.
@@ -138,7 +138,15 @@ impl Workspace {
             }
             // Nobody was ever given it.
             BranchState::Making => lock = Some(self.refuse_being_made(&file)?),
-            _ if force => {}
+            _ if force => {
+                if lock.is_none() {
+                    lock = match self.refuse_at_work(&file) {
+                        Err(error) if error.kind == ErrorKind::Busy => return Err(error),
+                        // Force is for what cannot be looked at, too.
+                        alone => alone.ok(),
+                    };
+                }
+            }
             _ => {
                 self.go_on_removing(&file)?;
                 if lock.is_none() {

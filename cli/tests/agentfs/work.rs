@@ -1,7 +1,8 @@
 //! Working in branches: going back, side by side, with git, within `exec`.
 
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::support::bench::{Bench, until};
 use crate::support::{self, Ran, User, is_root, skip};
@@ -357,5 +358,26 @@ fn a_repository_further_down_that_is_gone_is_named_with_what_brings_it_back() {
         assert!(ran.code == 0 && ran.stderr.contains("already"), "{ran:?}");
         let ran = bench.ran(&branch, &["undo"]);
         assert_eq!(ran.code, 0, "{ran:?}");
+    });
+}
+
+/// What is mounted can be taken away under who works in it, who would then write nowhere.
+#[test]
+fn a_branch_is_not_removed_under_a_command_by_force_either() {
+    Bench::each(|bench| {
+        bench.branch("b");
+        let script = "echo begun; read line; echo late > made; cat made";
+        let mut command = bench.0.command(["agent", "fs", "exec", "b", "--", "sh", "-c", script]);
+        let mut command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (mut input, mut output) = (command.stdin.take().unwrap(), command.stdout.take().unwrap());
+        output.read_exact(&mut [0; 6]).unwrap();
+        let refused = bench.0.run(["agent", "fs", "rm", "--force", "b"]);
+        input.write_all(b"go\n").unwrap();
+        let mut said = String::new();
+        output.read_to_string(&mut said).unwrap();
+        assert!(command.wait().unwrap().success());
+        assert!(refused.code == 4 && refused.stderr.contains(&format!("process {}", command.id())), "{refused:?}");
+        assert_eq!(said, "late\n");
+        bench.0.fs(["rm", "--force", "b"]);
     });
 }

@@ -41,7 +41,8 @@ pub(crate) struct GetArgs {
 /// Options of `ah config set`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Writes the user's file, $AH_HOME/config.json. VALUE is JSON, or text where it is not.
+Writes the user's file, $AH_HOME/config.json. VALUE is JSON, or text where it is not. A project's file that was not there, \
+or was trusted as it was, is trusted as this leaves it (ah config trust); not in an agent's own session.
 
 Examples:
   ah config set provider git
@@ -153,13 +154,17 @@ fn get(app: &App, key: &str) -> Outcome {
 }
 
 fn set(app: &App, layer: ConfigLayer, key: &str, value: Option<&str>) -> Outcome {
-    app.engine()?.config_set(Some(&app.cwd), layer, key, value)?;
+    let trusted = app.engine()?.config_set(Some(&app.cwd), layer, key, value)?;
     if app.ui.json {
         return get(app, key);
     }
-    // A stronger layer may hide what was just written.
+    if !trusted {
+        let message = "this project's configuration is not trusted: it held more than was set by `ah config set`";
+        app.ui.note(&format!("{message}; if all of it is as it should be: `ah config trust`"));
+    }
+    // A stronger layer may hide what was just written. Why it does not count where none does is told by itself.
     let entry = app.engine()?.config_get(Some(&app.cwd), key)?;
-    if value.is_some() && entry.layer != layer {
+    if value.is_some() && entry.layer > layer {
         let message = format!("{key} is set in the {} layer too, which wins", entry.layer);
         app.ui.warning(&message, Some("`ah config list` shows every value and its layer"));
     }

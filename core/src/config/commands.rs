@@ -33,12 +33,14 @@ impl Engine {
         Ok(self.config(root.as_deref())?.entry(key))
     }
 
-    /// Sets (or with no value: takes away) a key in a layer's file. `value` is JSON, or taken as text where that is not JSON.
+    /// Sets (or with no value: takes away) a key in a layer's file. `value` is JSON, or taken as text where that is not JSON. A project's file that
+    /// was not there, or that was trusted as it was, is trusted as this leaves it: nobody else has written anything in it. One that holds nothing any more is
+    /// removed. Gives whether the file counts in full from now on.
     ///
     /// # Errors
     /// `InvalidArgument` for an unknown key, a wrong value or a layer without a file; `FailedPrecondition` inside an agent's own session for
     /// what agents may do and what is removed.
-    pub fn config_set(&self, path: Option<&Path>, layer: ConfigLayer, key: &str, value: Option<&str>) -> Result<()> {
+    pub fn config_set(&self, path: Option<&Path>, layer: ConfigLayer, key: &str, value: Option<&str>) -> Result<bool> {
         let key = ConfigKey::find(key).ok_or_else(|| unknown_key(key))?;
         if ["agent.", "prune."].iter().any(|group| key.name.starts_with(group)) {
             self.refuse_to_agents(&format!("changing `{}`", key.name))?;
@@ -57,11 +59,11 @@ impl Engine {
         }
         // From reading to writing nobody else may change it.
         let _lock = self.lock_registry()?;
-        let (target, mut fields) = match layer {
+        let (target, mut fields, mut trusted) = match layer {
             ConfigLayer::User => {
                 let target = file::real(&self.home().join("config.json"));
                 let fields = file::read(&target)?;
-                (target, fields)
+                (target, fields, true)
             }
             ConfigLayer::Project => {
                 let root = self.config_root(path)?.ok_or_else(|| {
@@ -70,10 +72,11 @@ impl Engine {
                 let target = project_file(&root);
                 let bytes =
                     file::read_project(&root).map_err(|e| e.context(format!("cannot change {}", target.display())))?;
-                let fields = bytes.map(|bytes| file::parse(&bytes)).transpose().map_err(|reason| {
+                let fields = bytes.as_ref().map(|bytes| file::parse(bytes)).transpose().map_err(|reason| {
                     Error::new(ErrorKind::InvalidArgument, format!("{} cannot be read: {reason}", target.display()))
                 })?;
-                (target, fields)
+                let trusted = bytes.is_none_or(|bytes| trust::is_trusted(self.home(), &target, &bytes));
+                (target, fields, trusted)
             }
             _ => {
                 let message = format!("this ah has no file for the layer {layer}");
@@ -86,9 +89,18 @@ impl Engine {
         let mut bytes = serde_json::to_vec_pretty(fields).unwrap_or_default();
         bytes.push(b'\n');
         if layer == ConfigLayer::Project {
-            return replace_project_file(&target, &bytes).map_err(|e| fsio::failed("write", &target, &e));
+            // What no agent may trust, none makes trusted.
+            trusted = trusted && self.refuse_to_agents("`config trust`").is_ok();
+            let is_empty = fields.is_empty();
+            let written = if is_empty { remove_project_file(&target) } else { replace_project_file(&target, &bytes) };
+            written.map_err(|e| fsio::failed("write", &target, &e))?;
+            if trusted {
+                trust::set(self.home(), &target, (!is_empty).then_some(&bytes))?;
+            }
+            return Ok(trusted || is_empty);
         }
-        fsio::replace(&target, &bytes, Durability::Durable)
+        fsio::replace(&target, &bytes, Durability::Durable)?;
+        Ok(trusted)
     }
 
     /// Trusts the project's configuration file at `path` as it is now, or with `revoke` no longer.
@@ -123,6 +135,17 @@ impl Engine {
     fn config_root(&self, path: Option<&Path>) -> Result<Option<PathBuf>> {
         path.map(|path| self.find(path).map(|(root, ..)| root)).transpose()
     }
+}
+
+/// Removes the project's file, and its folder if nothing else is in that.
+fn remove_project_file(target: &Path) -> std::io::Result<()> {
+    match std::fs::remove_file(target) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    // Others may have put something there.
+    let _ = target.parent().map(std::fs::remove_dir);
+    Ok(())
 }
 
 /// Replaces an ordinary file of the project whole, with the mode that it has or the user's umask says.

@@ -162,3 +162,50 @@ fn a_relative_folder_of_plugins_counts_nowhere() {
     assert_eq!(engine.config_get(None, "provider-path").unwrap().layer, ConfigLayer::Default);
     assert_eq!(engine.take_notices().len(), 1);
 }
+
+#[test]
+fn what_a_person_sets_in_a_projects_file_is_trusted_but_not_what_others_wrote() {
+    let f = fixture();
+    let engine = f.engine();
+    let file = project_file(&f.project);
+    let set = |key, value| engine.config_set(Some(&f.project), ConfigLayer::Project, key, value).unwrap();
+    let provider = || engine.config_get(Some(&f.project), "provider").unwrap().value;
+    // Nobody else wrote anything in it.
+    assert!(set("capture.include", Some("[\"keep/\"]")));
+    assert!(set("provider", Some("mine")));
+    assert_eq!(provider(), json!("mine"));
+    assert!(!engine.config(Some(&f.project)).unwrap().is_a_strangers());
+    assert!(engine.take_notices().is_empty());
+    // Somebody else did: what is set beside that is not trusted, nor is that.
+    std::fs::write(&file, r#"{"provider": "evil", "capture": {"exclude": ["x"]}}"#).unwrap();
+    assert!(!set("capture.include", Some("[\"keep/\"]")));
+    assert_eq!(provider(), json!(null));
+    assert!(!set("provider", Some("mine")));
+    assert_eq!(provider(), json!(null));
+    // Until a person has looked at it.
+    engine.config_trust(&f.project, false).unwrap();
+    assert!(set("provider", Some("other")));
+    assert_eq!(provider(), json!("other"));
+}
+
+#[test]
+fn a_projects_file_that_sets_nothing_any_more_is_removed() {
+    let f = fixture();
+    let engine = f.engine();
+    let file = project_file(&f.project);
+    let unset = |key| engine.config_set(Some(&f.project), ConfigLayer::Project, key, None).unwrap();
+    for beside in [false, true] {
+        engine.config_set(Some(&f.project), ConfigLayer::Project, "labels", Some("{\"a\": \"b\"}")).unwrap();
+        engine.config_set(Some(&f.project), ConfigLayer::Project, "capture.include", Some("[\"x\"]")).unwrap();
+        if beside {
+            std::fs::write(f.project.join(".ah/other"), "").unwrap();
+        }
+        unset("labels");
+        assert!(file.exists());
+        unset("capture.include");
+        assert_eq!((file.exists(), f.project.join(".ah").exists()), (false, beside));
+    }
+    // A file that is made anew by somebody else is not the one that was trusted.
+    std::fs::write(&file, "{\"capture\": {\"include\": [\"x\"]}}\n").unwrap();
+    assert!(engine.config(Some(&f.project)).unwrap().is_a_strangers());
+}

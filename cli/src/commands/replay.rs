@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ah_core::recording::time_into;
-use ah_core::{Access, Point as CorePoint, Recording, Workspace, text};
+use ah_core::{Point as CorePoint, Recording, Workspace, text};
 use ah_plugin_api::{Error, ErrorKind, Result};
 use ah_recording::cast::{EventKind, Format, Reader};
 use ah_recording::play::{Options, Point, Source, play};
@@ -21,7 +21,7 @@ use crate::failure::{Exit, Outcome};
 /// Options of `ah agent replay`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Keys: space pauses, the arrows go 5 s back and forth, [ and ] to the moment before and after, q ends. Where output is no terminal, all of the recording is written at once. \
+Keys: space pauses, the arrows go 5 s back and forth, [ and ] to the moment before and after, q ends. Where output is no terminal, all of the recording is written at once; with --from the screen of then, as text, and what came after. \
 With --json it says what there is to play instead. Only what draws is shown: a recording cannot ask the terminal anything, or reach the clipboard.
 
 RECORDING is the number of one of the session's recordings, which `ah session show` lists, or a file; without it, the latest. --from takes a time into the recording (12.5s, 3m), or a REF.
@@ -59,6 +59,11 @@ pub(crate) enum Named {
     File(PathBuf),
 }
 
+/// The workspace, for who asks for a recording.
+fn recorded(app: &App) -> Result<Workspace> {
+    app.workspace_with("there is no recording here", Some("`ah agent record -- CMD` makes one"))
+}
+
 impl Named {
     /// The one that an argument names; without one the latest.
     pub(crate) fn find(app: &App, argument: Option<&OsString>) -> Result<Self> {
@@ -69,7 +74,7 @@ impl Named {
                 None => return Ok(Self::File(app.cwd.join(text))),
             },
         };
-        let workspace = app.workspace(Access::Existing)?;
+        let workspace = recorded(app)?;
         let recording = workspace.recording(number)?;
         Ok(Self::Session(Box::new(workspace), recording))
     }
@@ -141,7 +146,7 @@ pub(crate) fn run(app: &App, args: &ReplayArgs) -> Outcome {
     let named = match (&args.recording, &args.from) {
         // The one that the REF lies in.
         (None, Some(from)) if time_into(from).is_none() => {
-            let workspace = app.workspace(Access::Existing)?;
+            let workspace = recorded(app)?;
             let point = workspace.point(from)?;
             let place = point.moment.as_ref().and_then(|moment| {
                 let at = moment.record.recording.as_ref()?;

@@ -225,6 +225,19 @@ impl<'a> Screens<'a> {
     pub(super) fn paint(&self) -> String {
         self.terminal.dump()
     }
+
+    /// The screen as it is now, as text up to the cursor, for what is no terminal.
+    pub(super) fn text(&self) -> String {
+        let cursor = self.terminal.cursor();
+        let mut lines: Vec<String> =
+            self.terminal.screen().visible_lines().map(|line| line.text().trim_end().to_owned()).collect();
+        lines.truncate(cursor.row + 1);
+        let mut text = lines.join("\r\n");
+        // What comes next goes on from there.
+        let last = lines.last().map_or(0, |line| line.chars().count());
+        text.extend(std::iter::repeat_n(' ', cursor.col.saturating_sub(last)));
+        text.trim_start_matches("\r\n").to_owned()
+    }
 }
 
 fn sane((cols, rows): (usize, usize)) -> (usize, usize) {

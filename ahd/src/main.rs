@@ -112,7 +112,13 @@ fn start() -> Result<Option<Infallible>> {
     }
     match wanted {
         Wanted::Serve => return ah_helper::run(&options).map(Some),
-        Wanted::Stores => ah_helper::stores(&options)?.iter().for_each(|held| println!("{held}")),
+        Wanted::Stores => {
+            let all = ah_helper::stores(&options)?;
+            all.iter().for_each(|held| println!("{held}"));
+            if all.is_empty() {
+                eprintln!("ahd: nothing is kept for anybody");
+            }
+        }
         Wanted::Forget(uid, token) => {
             let forgotten = ah_helper::forget_store(&options, uid, &token)?;
             println!("{uid}/{token} is forgotten, with {}", text::count(forgotten.snapshots, "snapshot", "snapshots"));

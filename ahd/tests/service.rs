@@ -262,6 +262,10 @@ fn what_was_kept_under_a_lost_token_can_be_found_and_forgotten_by_root() {
         return;
     }
     let mut daemon = Daemon::start(ALLOWED);
+    daemon.kill();
+    let (status, said) = daemon.command(&["--stores"]);
+    assert!(status && said.contains("nothing is kept for anybody"), "{said}");
+    daemon.run().unwrap();
     let (alice, bob) = (daemon.home(ALICE), daemon.home(BOB));
     for home in [&alice, &bob] {
         as_user(home.uid, || {

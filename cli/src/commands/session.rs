@@ -5,6 +5,8 @@ use std::path::Path;
 use ah_core::{
     AgentSession, Error, ErrorKind, ListedSession, Moment, MomentKind, Recording, SessionName, SessionRecord, Workspace,
 };
+use ah_plugin_api::Timestamp;
+use ah_recording::cast::Reader;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
@@ -129,8 +131,25 @@ fn left(workspace: &Workspace, session: &SessionRecord) -> Option<AgentSession> 
 /// So many recordings are named to people, the latest.
 const RECORDINGS_NAMED: usize = 10;
 
+/// So many characters of a recorded command are shown.
+const COMMAND_SHOWN: usize = 60;
+
+/// What a recording is of, and from when, as its first line says.
+fn about(recording: &Recording, now: Timestamp) -> Option<String> {
+    let reader = Reader::open(recording.open_at(0).ok()?).ok()?;
+    let header = reader.header();
+    let began = header.timestamp.map(|secs| time::relative(Timestamp { secs, nanos: 0 }, now));
+    let command = header.command.as_ref().map(|command| command.chars().take(COMMAND_SHOWN).collect());
+    let parts: Vec<String> = command.into_iter().chain(began).collect();
+    Some(parts.join(", ")).filter(|about| !about.is_empty())
+}
+
 fn show(app: &App, args: &ShowArgs) -> Outcome {
-    let workspace = app.workspace(ah_core::Access::Existing)?;
+    let absent = args
+        .name
+        .as_ref()
+        .map_or_else(|| "there is no session here".to_owned(), |name| format!("there is no session {name} here"));
+    let workspace = app.workspace_with(&absent, None)?;
     let name = args.name.clone().map_or_else(|| Ok(workspace.own_session()), SessionName::new)?;
     let workspace = workspace.where_lives(&name)?;
     let sessions = workspace.sessions()?;
@@ -186,8 +205,13 @@ fn show(app: &App, args: &ShowArgs) -> Outcome {
     rows.extend(recordings.iter().skip(earlier).map(|recording| {
         let live = if recording.is_live() { "goes on; " } else { "" };
         let play = format!("ah agent replay --session {name} {}", recording.number);
-        ("recording", format!("{}, {live}`{play}` plays it", recording.number))
+        let about = about(recording, now).map(|about| format!("{about}; ")).unwrap_or_default();
+        ("recording", format!("{}, {about}{live}`{play}` plays it", recording.number))
     }));
+    if let Some(around) = recordings.is_empty().then(|| workspace.recorded_around(&name)).flatten() {
+        let play = format!("ah agent replay --session {} {}", around.session, around.number);
+        rows.push(("recorded", format!("in session {}: `{play}` plays it", around.session)));
+    }
     app.ui.stdout(|out| {
         use std::io::Write;
         rows.iter().try_for_each(|(name, value)| writeln!(out, "{name:<12}{}", text::line(value)))

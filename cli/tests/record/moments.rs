@@ -87,9 +87,15 @@ fn a_session_inside_of_a_recording_is_told_where_it_was_recorded() {
         let ran = world.run(["agent", "replay", "--session", name]);
         let command = format!("agent replay --session main {number}");
         assert!(ran.code == 3 && ran.stderr.contains(&format!("`ah {command}`")), "{ran:?}");
+        let shown = world.run(["session", "show", name]).stdout;
+        assert!(shown.contains(&format!("recorded    in session main: `ah {command}` plays it")), "{shown}");
         let ran = world.run(command.split(' '));
         assert!(ran.code == 0 && ran.stdout.contains(&format!("in the {name}")), "{ran:?}");
     }
+    // What was recorded, and when, is said of each.
+    let shown = world.run(["session", "show", "main"]).stdout;
+    let first = shown.lines().find(|line| line.starts_with("recording   1, ")).unwrap();
+    assert!(first.contains("moment --session first") && first.contains("ago; ") | first.contains("now; "), "{first}");
     assert!(world.run(["agent", "replay", "--session", "other"]).stderr.contains("ah agent record -- CMD"));
 }
 

@@ -239,7 +239,8 @@ impl Workspace {
     }
 
     /// The recording of another session that a session ran in, by its latest moment that names one; none if that is not there any more.
-    fn recorded_around(&self, session: &SessionName) -> Option<Recording> {
+    #[must_use]
+    pub fn recorded_around(&self, session: &SessionName) -> Option<Recording> {
         let moments = self.state().ok()?.moments;
         let (around, number) = moments.iter().rev().filter(|moment| moment.session == *session).find_map(|moment| {
             let at = moment.record.recording.as_ref()?;

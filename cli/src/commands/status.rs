@@ -95,6 +95,11 @@ fn write(app: &App, status: &Status) -> Result<(), Failure> {
         }
         writeln!(out)?;
         verdicts(&status.candidates).write(out, painter)?;
+        for candidate in &status.candidates {
+            if let (_, Some(rest)) = parts(&candidate.reason) {
+                writeln!(out, "{}: {}", candidate.name, text::line(rest))?;
+            }
+        }
         for plugin in &status.refused {
             let reason = text::line(&plugin.reason);
             writeln!(out, "{} {}: {reason}", painter.paint("not loaded", Style::Warning), text::path(&plugin.path))?;
@@ -155,6 +160,15 @@ pub(crate) fn tell_missing(app: &App, missing: &[MissingWorkspace]) {
     }
 }
 
+/// A verdict that fits into a row, and what more is said, if that is long.
+fn parts(reason: &str) -> (&str, Option<&str>) {
+    const LONG: usize = 100;
+    match reason.split_once("; ").filter(|_| reason.len() > LONG) {
+        Some((verdict, rest)) => (verdict, Some(rest)),
+        None => (reason, None),
+    }
+}
+
 /// A table of verdicts.
 pub(crate) fn verdicts(candidates: &[Candidate]) -> Table {
     let mut table = Table::new(&["", "PROVIDER", "RANK", "VERSION", "VERDICT"]);
@@ -171,8 +185,22 @@ pub(crate) fn verdicts(candidates: &[Candidate]) -> Table {
             Cell::new(candidate.name.as_str(), Style::Bold),
             Cell::from(rank),
             Cell::from(&candidate.version),
-            Cell::from(&candidate.reason),
+            Cell::from(parts(&candidate.reason).0),
         ]);
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_verdict_is_told_below_the_table() {
+        assert_eq!(parts("short; and sweet"), ("short; and sweet", None));
+        let rest = "more, ".repeat(20) + "; and more";
+        assert_eq!(parts(&format!("a branch; {rest}")), ("a branch", Some(rest.as_str())));
+        let long = "x".repeat(200);
+        assert_eq!(parts(&long), (long.as_str(), None));
+    }
 }

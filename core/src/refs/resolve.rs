@@ -178,7 +178,8 @@ impl Resolver<'_> {
                     .with_hint("`ah timeline` shows their ids"),
                 (count, all) => {
                     let rewound = [(all - count, "rewound")];
-                    not_found(format!("{text} names nothing: {}", only(count, "prompt", &rewound)))
+                    let error = not_found(format!("{text} names nothing: {}", only(count, "prompt", &rewound)));
+                    if all > count { error.with_hint("`ah timeline` shows the ids of those, too") } else { error }
                 }
             }
         })

@@ -318,8 +318,9 @@ fn what_there_is_too_little_of_is_counted_as_it_is_passed_over() {
     let mut state = state();
     state.rewound.insert(SnapshotId::new("ppppzzzzzzzz").unwrap());
     let resolver = plain(&state);
-    let said = resolver.resolve("@prompt{2}").unwrap_err().message;
-    assert!(said.ends_with("there is only 1 prompt, beside 1 rewound"), "{said}");
+    let error = resolver.resolve("@prompt{2}").unwrap_err();
+    assert!(error.message.ends_with("there is only 1 prompt, beside 1 rewound"), "{error}");
+    assert!(error.hint.unwrap().contains("`ah timeline` shows the ids"));
     state.rewound.insert(SnapshotId::new("ppppkkkkkkkk").unwrap());
     let resolver = plain(&state);
     assert!(resolver.resolve("@prompt").unwrap_err().hint.unwrap().contains("`ah timeline`"));

@@ -228,11 +228,30 @@ impl Report {
         if unexpected_passes > 0 {
             write!(out, ", {unexpected_passes} passed unexpectedly")?;
         }
-        writeln!(out, ": {}", if self.ok { "the contract is kept" } else { "the contract is NOT kept" })
+        let verdict = match self.ok {
+            true => "the contract is kept",
+            false if self.cases.is_empty() => "nothing was tested",
+            false => "the contract is NOT kept",
+        };
+        writeln!(out, ": {verdict}")
     }
 }
 
 fn seconds<S: Serializer>(took: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     // Milliseconds are as much as anybody believes.
     serializer.serialize_f64((took.as_secs_f64() * 1000.0).round() / 1000.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_tested_is_not_said_to_be_broken() {
+        let mut report = Report::new("it".to_owned(), Way::Trait);
+        report.fault = Some("it cannot serve here".to_owned());
+        let report = report.close(false);
+        let told = report.to_text(false);
+        assert!(!report.ok && told.contains("it cannot serve here") && told.contains("nothing was tested"), "{told}");
+    }
 }

@@ -211,7 +211,7 @@ fn first_look(f: &Fixture) -> Check<(Description, bool)> {
     if !probe.usable {
         let remedy = probe.remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
         return Err(Trouble::Failed(format!(
-            "the provider {} cannot serve a directory like {}: {}{remedy}",
+            "the provider {} cannot serve a directory like {}: {}{remedy}; name a place that it is for (`--scratch DIR`)",
             description.name,
             f.ws.root().display(),
             probe.reason

@@ -33,6 +33,9 @@ const HELPER_SOCKET: &str = ah_host::helper::SOCKET;
 /// What is done in the background.
 const GC: &[&str] = &["agent", "fs", "gc", "--auto", "--quiet"];
 
+/// What helps where nothing was captured yet.
+const FIRST: &str = "`ah agent fs snapshot`";
+
 /// A hook waits no longer for other processes, all in all, the fence included.
 const HOOK_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -170,11 +173,44 @@ impl App {
 
     /// The workspace of the current directory; said on stderr where that is not the directory itself.
     pub(crate) fn workspace(&self, access: Access) -> Result<Workspace> {
-        let workspace = self.engine()?.workspace(&self.cwd, access)?;
+        let workspace = self.engine()?.workspace(&self.cwd, access).map_err(|error| self.with_around(error))?;
         if workspace.root() != self.cwd && !self.ui.json {
             self.ui.note(&format!("workspace {}", workspace.root().display()));
         }
         Ok(workspace)
+    }
+
+    /// As [`App::workspace`], for who asks for something that no directory has in which nothing was ever captured: then `absent` is what is wrong,
+    /// and `remedy`, if there is a better one than a snapshot, what helps.
+    pub(crate) fn workspace_with(&self, absent: &str, remedy: Option<&str>) -> Result<Workspace> {
+        let engine = self.engine()?;
+        self.workspace(Access::Existing).map_err(|error| match error.kind {
+            ErrorKind::NotFound if engine.root_of(&self.cwd).is_ok() => {
+                let error = error.context(absent);
+                let more = error.hint.as_deref().and_then(|hint| hint.strip_prefix(FIRST)).unwrap_or_default();
+                match remedy.map(|remedy| format!("{remedy}{more}")) {
+                    Some(hint) => error.with_hint(hint),
+                    None => error,
+                }
+            }
+            _ => error,
+        })
+    }
+
+    /// Names the workspace around a directory in which nothing was captured: its snapshots hold these files, too.
+    fn with_around(&self, error: Error) -> Error {
+        let around = || self.engine().ok()?.captured_around(&self.cwd);
+        match (error.kind, error.hint.as_deref()) {
+            (ErrorKind::NotFound, Some(hint)) if hint.starts_with(FIRST) => match around() {
+                Some(around) => {
+                    let there = ah_core::text::shell(around.as_os_str());
+                    let hint = format!("{hint}; or of the workspace around it: `ah -C {there} agent fs snapshots`");
+                    error.with_hint(hint)
+                }
+                None => error,
+            },
+            _ => error,
+        }
     }
 
     /// The workspace of the current directory for a command that lists what there is. Where nothing was ever captured that is

@@ -4,7 +4,10 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use ah_agents::Agent;
+use ah_core::ConfigKey;
 use ah_plugin_api::Error;
+use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use clap_complete::Shell;
 
@@ -46,18 +49,43 @@ fn completions(directory: &Path) -> std::io::Result<()> {
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
         clap_complete::generate_to(shell, &mut command, "ah", directory)?;
     }
+    let path = directory.join("ah.fish");
+    let mut fish = without_siblings(&command, fs::read_to_string(&path)?).into_bytes();
     // The fish generator stops at the second level of commands; the options of `ah agent fs …` are on the third.
-    let mut fish = fs::OpenOptions::new().append(true).open(directory.join("ah.fish"))?;
-    deep_fish(&command, &mut Vec::new(), &mut fish)
+    deep_fish(&command, &mut Vec::new(), &mut fish)?;
+    fs::write(&path, fish)
 }
 
-/// fish's lines for the options of commands below the second level.
+/// The fish generator offers the commands of the third level behind one of them, too: `show` after `ah agent fs rm`.
+fn without_siblings(command: &clap::Command, mut script: String) -> String {
+    for first in command.get_subcommands() {
+        for second in first.get_subcommands().filter(|second| second.has_subcommands()) {
+            let seen =
+                format!("using_subcommand {}; and __fish_seen_subcommand_from {}", first.get_name(), second.get_name());
+            let third: Vec<&str> = second.get_subcommands().map(clap::Command::get_name).collect();
+            let unseen = format!("{seen}; and not __fish_seen_subcommand_from {}", third.join(" "));
+            script = script.replace(&format!("{seen}\" -f -a \""), &format!("{unseen}\" -f -a \""));
+        }
+    }
+    script
+}
+
+/// fish's lines for the options of commands below the second level, and for arguments of which the values are known.
 fn deep_fish<'a>(command: &'a clap::Command, above: &mut Vec<&'a str>, out: &mut impl Write) -> std::io::Result<()> {
+    let seen: Vec<String> = above.iter().map(|word| format!("__fish_seen_subcommand_from {word}")).collect();
+    let seen = seen.join("; and ");
+    for argument in command.get_positionals() {
+        let values = argument.get_possible_values();
+        let names: Vec<&str> = values.iter().map(clap::builder::PossibleValue::get_name).collect();
+        if !names.is_empty() {
+            let unseen = format!("not __fish_seen_subcommand_from {}", names.join(" "));
+            writeln!(out, "complete -c ah -n \"{seen}; and {unseen}\" -f -a \"{}\"", names.join(" "))?;
+        }
+    }
     let own = |argument: &&clap::Arg| above.len() > 2 && !argument.is_global_set() && !argument.is_hide_set();
     for argument in command.get_arguments().filter(own) {
         let Some(long) = argument.get_long() else { continue };
-        let seen: Vec<String> = above.iter().map(|word| format!("__fish_seen_subcommand_from {word}")).collect();
-        write!(out, "complete -c ah -n \"{}\" -l {long}", seen.join("; and "))?;
+        write!(out, "complete -c ah -n \"{seen}\" -l {long}")?;
         if let Some(short) = argument.get_short() {
             write!(out, " -s {short}")?;
         }
@@ -119,7 +147,7 @@ fn with_sections(page: &str) -> String {
         .replace("\n.SH VERSION\n", "\n.fi\n.SH VERSION\n")
 }
 
-/// The tree without its hidden commands: completion scripts would offer them otherwise.
+/// The tree without its hidden commands, which completion scripts would offer otherwise, and with what they can offer for an argument.
 fn without_hidden(command: &clap::Command) -> clap::Command {
     let mut bare = clap::Command::new(command.get_name().to_owned()).disable_help_subcommand(true);
     if let Some(about) = command.get_about() {
@@ -128,6 +156,16 @@ fn without_hidden(command: &clap::Command) -> clap::Command {
     if command.get_version().is_some() {
         bare = bare.version(env!("CARGO_PKG_VERSION"));
     }
-    bare.args(command.get_arguments().filter(|argument| !argument.is_hide_set()).cloned())
+    bare.args(command.get_arguments().filter(|argument| !argument.is_hide_set()).cloned().map(with_values))
         .subcommands(command.get_subcommands().filter(|sub| !sub.is_hide_set()).map(without_hidden))
+}
+
+/// An argument that is an agent or a key of the configuration, with the names that there are.
+fn with_values(argument: clap::Arg) -> clap::Arg {
+    let values = match argument.get_value_names() {
+        Some([name]) if name == "AGENT" => Agent::ALL.map(Agent::name).to_vec(),
+        Some([name]) if name == "KEY" => ConfigKey::all().iter().map(|key| key.name).collect(),
+        _ => return argument,
+    };
+    argument.value_parser(PossibleValuesParser::new(values))
 }

@@ -28,13 +28,21 @@ pub(crate) fn in_place(directory: Option<&Path>, text: &str) -> String {
 }
 
 /// What other tools call what some of our commands do.
-const CALLED_ELSEWHERE: [(&[&str], &str); 6] = [
+const CALLED_ELSEWHERE: [(&[&str], &str); 14] = [
     (&["list", "ls"], "ah agent fs snapshots"),
     (&["log", "history"], "ah timeline"),
     (&["delete", "remove", "drop"], "ah agent fs rm"),
     (&["checkout", "reset", "revert", "rollback"], "ah agent fs restore"),
-    (&["save", "commit", "checkpoint"], "ah agent fs snapshot"),
+    (&["save", "commit", "checkpoint", "init"], "ah agent fs snapshot"),
     (&["sessions"], "ah session list"),
+    (&["recordings"], "ah session show"),
+    (&["usage", "du", "df"], "ah agent fs prune --dry-run"),
+    (&["doctor", "info"], "ah agent fs status"),
+    (&["fsck", "verify", "repair"], "ah agent fs gc"),
+    (&["pin", "label", "tag", "rename"], "ah agent fs edit"),
+    (&["mount"], "ah agent fs seek"),
+    (&["umount", "unmount"], "ah agent fs release"),
+    (&["completions", "completion"], "ah __generate completions"),
 ];
 
 /// What was probably meant: a command by the last part of its name, or a path that `--` was forgotten before.
@@ -46,6 +54,8 @@ pub(crate) fn meant(error: &clap::Error, arguments: &[OsString]) -> Option<Strin
     match error.kind() {
         clap::error::ErrorKind::InvalidSubcommand => {
             let word = word(ContextKind::InvalidSubcommand)?;
+            // Of a session's recordings, and not of its snapshots.
+            let word = if arguments.iter().any(|word| word == "cast") && word == "list" { "recordings" } else { word };
             let elsewhere = CALLED_ELSEWHERE.iter().find(|(names, _)| names.contains(&word));
             let path = elsewhere.map(|(_, path)| (*path).to_owned()).or_else(|| path_of(&args::command(), word))?;
             Some(format!("did you mean `{path}`?"))
@@ -96,6 +106,15 @@ pub(crate) fn reference_first(app: &App, workspace: &Workspace, command: &str, n
         return error;
     }
     error.with_hint(format!("the REF goes before the path: `ah agent fs {command} @ -- {}`", shell(name.as_ref())))
+}
+
+/// What a shell found nothing for and handed on: nothing here takes patterns.
+pub(crate) fn no_pattern(paths: &[OsString], error: Error) -> Error {
+    let is_pattern = |path: &OsString| path.as_encoded_bytes().iter().any(|byte| b"*?[".contains(byte));
+    if error.kind != ErrorKind::NotFound || !paths.iter().any(is_pattern) {
+        return error;
+    }
+    error.with_hint("paths are no patterns: name files and directories; `ah agent fs diff REF` lists what differs")
 }
 
 /// The whole name of the command whose last word is `name`, somewhere below `command`.

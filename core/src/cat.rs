@@ -78,6 +78,13 @@ impl Workspace {
         Ok(EntryRecord::from(&entry))
     }
 
+    /// Whether a path was there at the time of a snapshot, as far as that can be told.
+    #[must_use]
+    pub fn has_then(&self, snapshot: &SnapshotRecord, path: &RelPath) -> bool {
+        let answers = self.entries(std::slice::from_ref(snapshot), path);
+        matches!(answers.as_deref(), Ok([Some(Ok(Some(_)))]))
+    }
+
     /// Either the path or the whole snapshot is gone.
     fn not_there(&self, served: &Served, path: &RelPath, snapshot: &SnapshotRecord) -> Error {
         let request = SnapshotRef { snapshot: snapshot.reference.clone() };

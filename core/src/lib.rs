@@ -15,6 +15,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod agent;
+mod around;
 mod attend;
 mod background;
 pub mod beneath;

@@ -399,7 +399,7 @@ impl Workspace {
             ErrorKind::NotFound,
             format!("there is no session {session:?} in this workspace", session = session.as_str()),
         )
-        .with_hint("ah timeline"))
+        .with_hint("ah session list"))
     }
 
     /// All sessions' timelines, and what they amount to. What is damaged is a notice.

@@ -67,6 +67,13 @@ pub(crate) fn run(app: &App, args: &CheckArgs) -> Outcome {
             .with_hint("ah agent fs providers lists those that are installed")
             .into());
     }
+    // A report on no case would say nothing, and look as if it did.
+    let is_none = |text: &&String| !ah_conformance::all_cases().any(|case| case.id.contains(text.as_str()));
+    if let Some(text) = args.only.iter().find(is_none) {
+        return Err(Error::new(ErrorKind::InvalidArgument, format!("no case has {text:?} in its name"))
+            .with_hint("without `--only`, `--all` lists the cases")
+            .into());
+    }
     let scratch = args.scratch.as_ref().map_or_else(|| app.temp().to_owned(), |folder| app.cwd.join(folder));
     let mut options = Options::new(scratch);
     options.only.clone_from(&args.only);

@@ -117,6 +117,18 @@ fn show(app: &App, args: &DiffArgs, workspace: &Workspace) -> Outcome {
                 .stdout(|out| patch::write(out, app.ui.out, change.path.as_bytes(), before.as_ref(), after.as_ref()))?;
         }
         app.ui.some("not text, so not in the patch", left_out.into_iter());
+        let is_new = |change: &&ChangeRecord| {
+            let is_directory = |entry: &EntryRecord| entry.kind == EntryKind::Dir;
+            change.after.as_ref().is_some_and(is_directory) && !change.before.as_ref().is_some_and(is_directory)
+        };
+        let is_empty = |directory: &&ChangeRecord| {
+            let below =
+                |change: &ChangeRecord| change.path != directory.path && change.path.starts_with(&directory.path);
+            !report.changes.iter().any(below)
+        };
+        let empty: Vec<String> =
+            report.changes.iter().filter(is_new).filter(is_empty).map(|change| change.path.to_string()).collect();
+        app.ui.some("an empty directory, so not in the patch", empty.into_iter());
     } else if args.stat {
         let files = sides.stat(&report.changes)?;
         app.ui.stdout(|out| stat::write(out, app.ui.out, &files))?;

@@ -69,8 +69,11 @@ pub(crate) fn run(app: &App, args: &ExecArgs) -> Outcome {
             hint::in_its_workspace(engine, error, name, "exec ", &format!(" --{}", words.collect::<String>()))
         })
     };
-    let access = if args.branch.is_some() { Access::Existing } else { Access::Create };
-    let workspace = app.workspace(access).map_err(|error| match (&args.branch, error.kind) {
+    let found = match &args.branch {
+        Some(name) => app.workspace_with(&format!("there is no branch {name:?} here"), None),
+        None => app.workspace(Access::Create),
+    };
+    let workspace = found.map_err(|error| match (&args.branch, error.kind) {
         (Some(name), ErrorKind::NotFound) => elsewhere(name, error),
         _ => error,
     })?;

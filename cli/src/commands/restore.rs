@@ -18,7 +18,7 @@ use crate::output::changes::Letter;
 #[command(after_help = "\
 Saves the present state first and prints that safety snapshot's id, alone; `ah agent fs undo` takes the restore back. \
 Prints nothing if nothing differs. Equal files are left untouched. Ignored files come back when they are missing, are \
-overwritten only with --ignored or when they are named, and are never deleted; nor is anything that the snapshot left out. \
+overwritten only with --ignored or when they are named themselves, and are never deleted; nor is anything that the snapshot left out. \
 What is put back has the owner, extended attributes, access list and holes that it had, as far as the snapshot's provider \
 keeps them (git none of these, agentfs no access lists) and you may give them; hard links, flags and capabilities never \
 come back, nor set-id bits if root restores. SEMANTICS.md has it all under \"What comes back by what\". \
@@ -89,7 +89,8 @@ pub(crate) fn run(app: &App, args: &RestoreArgs) -> Outcome {
     };
     let report = workspace
         .restore(&args.reference, &options)
-        .map_err(|error| hint::reference_first(app, &workspace, "restore", &args.reference, error))?;
+        .map_err(|error| hint::reference_first(app, &workspace, "restore", &args.reference, error))
+        .map_err(|error| hint::no_pattern(&args.paths, error))?;
     let exit = tell(app, &workspace, &report)?;
     if !app.ui.json && !report.dry_run {
         deleted(app, &report);

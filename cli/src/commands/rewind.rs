@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 
 use ah_agents::launch::Form;
-use ah_core::{Access, Error, ErrorKind, PromptRecord, RewindOptions, RewindReport, Workspace};
+use ah_core::{Error, ErrorKind, PromptRecord, RewindOptions, RewindReport, Workspace};
 use clap::Args;
 use dialoguer::Select;
 use dialoguer::console::Term;
@@ -71,7 +71,8 @@ pub(crate) fn run(app: &App, args: &RewindArgs) -> Outcome {
             .with_hint("leave `--run` away: the command that starts the agent is printed")
             .into());
     }
-    let workspace = app.workspace(Access::Existing)?;
+    let remedy = "`ah agent hooks install AGENT` has an agent's prompts noted";
+    let workspace = app.workspace_with("there is no prompt here to go back to", Some(remedy))?;
     let to = match &args.reference {
         Some(reference) => reference.clone(),
         None if !app.ui.json && std::io::stdin().is_terminal() && app.ui.stderr_terminal => {

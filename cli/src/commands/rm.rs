@@ -65,7 +65,8 @@ pub(crate) fn run(app: &App, args: &RmArgs) -> Outcome {
         let engine = app.engine().ok()?;
         Some(hint::in_its_workspace(engine, engine.foreign_branch(name)?, name, &format!("rm {force}"), ""))
     };
-    let workspace = app.workspace(Access::Existing).map_err(|error| match error.kind {
+    let absent = format!("there is nothing here called {}", args.names.join(", "));
+    let workspace = app.workspace_with(&absent, None).map_err(|error| match error.kind {
         ErrorKind::NotFound => args.names.iter().find_map(foreign).unwrap_or(error),
         _ => error,
     })?;

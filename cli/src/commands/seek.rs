@@ -44,6 +44,9 @@ pub(crate) fn run(app: &App, args: &SeekArgs) -> Outcome {
             let end = if path.as_encoded_bytes().starts_with(b"-") { "-- " } else { "" };
             error.with_hint(format!("ah agent fs versions {end}{}", text::shell(path)))
         }
+        [_, ..] if error.kind == ErrorKind::NotFound && error.hint.is_none() => {
+            error.with_hint("`ah agent fs versions PATH` shows when a file was there")
+        }
         _ => hint::reference_first(app, &workspace, "seek", &args.reference, error),
     })?;
     if app.ui.json {

@@ -343,6 +343,15 @@ pub(crate) fn project_file(root: &Path) -> PathBuf {
     root.join(".ah/config.json")
 }
 
+/// So much alike is a name that was only mistyped.
+const ALIKE: f64 = 0.9;
+
 fn unknown_key(key: &str) -> Error {
-    Error::new(ErrorKind::InvalidArgument, format!("there is no configuration key {key:?}")).with_hint("ah config list")
+    let alike = |known: &&ConfigKey| strsim::jaro_winkler(known.name, &key.to_lowercase());
+    let nearest = ConfigKey::all().iter().max_by(|a, b| alike(a).total_cmp(&alike(b)));
+    let hint = match nearest.filter(|known| alike(known) > ALIKE) {
+        Some(known) => format!("did you mean {}? `ah config list` shows all of them", known.name),
+        None => "ah config list".to_owned(),
+    };
+    Error::new(ErrorKind::InvalidArgument, format!("there is no configuration key {key:?}")).with_hint(hint)
 }

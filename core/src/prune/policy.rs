@@ -69,7 +69,9 @@ impl Policy {
             let number =
                 || value.and_then(|value| value.parse::<u64>().ok()).ok_or_else(|| bad(rule, "it needs a number"));
             let time = || value.and_then(parse_duration).ok_or_else(|| bad(rule, "it needs a time like 7d or 12h"));
-            let size = || value.and_then(parse_size).ok_or_else(|| bad(rule, "it needs a size like 5G"));
+            let size = || {
+                value.and_then(parse_size).ok_or_else(|| bad(rule, "it needs a size with its unit, like 5G or 500M"))
+            };
             let twice = match name {
                 "keep-last" if of_session => policy.last_of_session.replace(number()?).is_some(),
                 "max-size" if of_session => policy.max_size_of_session.replace(size()?).is_some(),

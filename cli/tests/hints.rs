@@ -1,0 +1,183 @@
+//! What is said to somebody who asks for the wrong thing, or in the wrong place; and what completions offer.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use support::{Ran, World};
+
+/// Runs `ah` in a directory, and looks for what it has to say.
+fn says(world: &World, at: &Path, line: &[&str], code: i32, parts: &[&str]) {
+    let ran = Ran::of(world.command(line).current_dir(at));
+    assert_eq!(ran.code, code, "{line:?}: {ran:?}");
+    for part in parts {
+        assert!(ran.stderr.contains(part), "{line:?}: {part:?} is not in {ran:?}");
+    }
+}
+
+#[test]
+fn where_nothing_was_captured_what_is_asked_for_is_named() {
+    let world = World::new();
+    let root = world.root();
+    let record = "hint: `ah agent record -- CMD` makes one";
+    for (line, message, hint) in [
+        (&["agent", "replay"][..], "there is no recording here", record),
+        (&["agent", "replay", "7"], "there is no recording here", record),
+        (&["agent", "replay", "--from", "@prompt"], "there is no recording here", record),
+        (&["agent", "cast", "export"], "there is no recording here", record),
+        (&["agent", "rewind"], "there is no prompt here", "hint: `ah agent hooks install AGENT`"),
+        (&["session", "show", "nope"], "there is no session nope here", "hint: `ah agent fs snapshot`"),
+        (
+            &["agent", "fs", "exec", "nope", "--", "ls"],
+            "there is no branch \"nope\" here",
+            "hint: `ah agent fs snapshot`",
+        ),
+        (&["agent", "fs", "rm", "nope"], "there is nothing here called nope", "hint: `ah agent fs snapshot`"),
+    ] {
+        says(&world, &root, line, 3, &[message, "has no snapshots", hint]);
+    }
+    assert!(!world.path("state/workspaces").exists(), "nothing is registered by asking");
+    // What is said of a branch of another workspace stays.
+    let other = world.path("other");
+    fs::create_dir(&other).unwrap();
+    world.write("f", "1");
+    world.fs(["snapshot"]);
+    world.fs(["branch", "@", "--name", "b"]);
+    says(&world, &other, &["agent", "fs", "rm", "b"], 3, &["a branch of another workspace"]);
+}
+
+#[test]
+fn the_workspace_around_a_repository_is_named() {
+    let world = World::new();
+    let inner = world.root().join("inner repository");
+    fs::create_dir(&inner).unwrap();
+    fs::write(inner.join("f"), "1").unwrap();
+    assert!(Command::new("git").args(["init", "-q"]).current_dir(&inner).status().unwrap().success());
+    let diff = ["agent", "fs", "diff", "@"];
+    let ran = Ran::of(world.command(diff).current_dir(&inner));
+    assert!(ran.code == 3 && !ran.stderr.contains("around"), "nothing is there yet: {ran:?}");
+    world.fs(["snapshot"]);
+    let around = format!("or of the workspace around it: `ah -C {} agent fs snapshots`", world.root().display());
+    for line in [&diff[..], &["agent", "fs", "snapshots"]] {
+        let ran = Ran::of(world.command(line).current_dir(&inner));
+        assert!(ran.stderr.contains(&around), "{ran:?}");
+    }
+}
+
+#[test]
+fn what_others_call_otherwise_is_named() {
+    let world = World::new();
+    for (line, meant) in [
+        ("usage", "ah agent fs prune --dry-run"),
+        ("doctor", "ah agent fs status"),
+        ("agent fs verify", "ah agent fs gc"),
+        ("agent fs pin", "ah agent fs edit"),
+        ("agent fs mount", "ah agent fs seek"),
+        ("init", "ah agent fs snapshot"),
+        ("completions", "ah __generate completions"),
+        ("agent cast list", "ah session show"),
+        ("agent recordings", "ah session show"),
+        ("agent fs list", "ah agent fs snapshots"),
+    ] {
+        let words: Vec<&str> = line.split(' ').collect();
+        says(&world, &world.root(), &words, 2, &[&format!("did you mean `{meant}`?")]);
+    }
+}
+
+#[test]
+fn names_that_are_almost_right_get_a_hint() {
+    let world = World::new();
+    world.write("src/main.rs", "1");
+    world.write("r1", "1");
+    world.fs(["snapshot", "-m", "same"]);
+    let (root, below) = (world.root(), world.root().join("src"));
+    for (at, line, code, said) in [
+        (&root, "config get prune.maxsize", 2, "did you mean prune.max-size?"),
+        (&root, "timeline --session nope", 3, "hint: ah session list"),
+        (&root, "agent fs prune max-size=1", 2, "it needs a size with its unit, like 5G"),
+        (&root, "agent fs restore same -- *.log", 3, "paths are no patterns"),
+        (&root, "agent fs seek same -- r1 nope", 3, "hint: `ah agent fs versions PATH`"),
+        (&below, "agent fs cat same src/main.rs", 3, "`ah agent fs cat same ../src/main.rs`"),
+        (&below, "agent fs cat same nowhere", 3, "ah agent fs versions"),
+    ] {
+        let words: Vec<&str> = line.split(' ').collect();
+        says(&world, at, &words, code, &[said]);
+    }
+}
+
+#[test]
+fn a_check_of_no_case_is_refused() {
+    support::need_library();
+    let world = World::new();
+    let library = support::library();
+    let line = ["agent", "fs", "check", library.to_str().unwrap(), "--only", "nonexistent"];
+    says(&world, &world.root(), &line, 2, &["no case has \"nonexistent\" in its name", "hint: "]);
+}
+
+#[test]
+fn new_directories_without_files_are_named_beside_a_patch() {
+    let world = World::new();
+    world.write("f", "1");
+    world.fs(["snapshot"]);
+    fs::create_dir_all(world.root().join("empty/inner")).unwrap();
+    world.write("full/f", "1");
+    let ran = world.run(["agent", "fs", "diff", "--patch"]);
+    let told: Vec<&str> = ran.stderr.lines().collect();
+    assert_eq!(told, ["an empty directory, so not in the patch: empty/inner"], "{ran:?}");
+}
+
+#[test]
+fn completions_offer_what_comes_next_and_nothing_else() {
+    let world = World::new();
+    let folder = world.path("completions");
+    let ran = world.run(["__generate", "completions", folder.to_str().unwrap()]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
+    for shell in ["_ah", "ah.fish"] {
+        assert!(read(shell).contains("prune.max-size") && read(shell).contains("opencode"), "{shell}");
+    }
+    let fish = folder.join("ah.fish");
+    let offered = |line: &str| {
+        let script = format!("source {}; complete -C '{line}'", fish.display());
+        let mut shell = Command::new("fish");
+        let ran =
+            Ran::of(shell.args(["--no-config", "-c", &script]).env("HOME", world.path("home")).current_dir(&folder));
+        assert_eq!(ran.code, 0, "{ran:?}");
+        ran.stdout.lines().map(|line| line.split('\t').next().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    if Command::new("fish").arg("--version").output().is_err() {
+        return support::skip("needs fish");
+    }
+    let has = |line: &str, word: &str| offered(line).iter().any(|offered| offered == word);
+    assert!(has("ah agent fs ", "adopt") && has("ah agent hooks ", "install"));
+    for (line, sibling) in [
+        ("ah agent fs rm ", "adopt"),
+        ("ah agent fs restore ", "show"),
+        ("ah agent hooks install ", "uninstall"),
+        ("ah agent cast export ", "import"),
+    ] {
+        assert!(!has(line, sibling), "{line}: {:?}", offered(line));
+    }
+    assert!(has("ah agent hooks install ", "claude") && has("ah agent hooks status ", "codex"));
+    assert!(has("ah config get ", "provider") && has("ah config set ", "prune.max-size"));
+    assert!(has("ah agent fs rm --", "--force"));
+}
+
+#[test]
+fn why_a_projects_value_does_not_count_is_said_once_and_right() {
+    let world = World::new();
+    fs::create_dir(world.root().join(".ah")).unwrap();
+    world.write(".ah/config.json", "{\"labels\": {\"a\": \"b\"}}\n");
+    let ran = world.run(["config", "set", "prune.policy", "keep-last=1", "--project"]);
+    assert!(ran.code == 0 && ran.stderr.contains("does not count in a project that is not trusted"), "{ran:?}");
+    assert!(!ran.stderr.contains("which wins") && ran.stderr.contains("`ah config trust`"), "{ran:?}");
+    // What a stronger layer has is told as ever.
+    world.run(["config", "set", "mode", "auto", "--project"]);
+    world.run(["config", "trust"]);
+    let ran = world.run(["config", "set", "mode", "worktree"]);
+    assert!(ran.stderr.contains("mode is set in the project layer too, which wins"), "{ran:?}");
+}

@@ -97,6 +97,9 @@ pub(crate) struct Note {
     pub(crate) aside: Vec<u8>,
     /// The number of the directory that was made there: the place, or the copy; none before it is there, and whole.
     pub(crate) made: Option<u64>,
+    /// The number of the workspace's own directory, and its permission bits: while it lies behind, it is shut. None: it stays as it is.
+    #[serde(default)]
+    pub(crate) own: Option<(u64, u32)>,
     /// The snapshot that the copy is to be compared with.
     pub(crate) before: Option<String>,
     /// Who began it has told why it failed: it was not cut short.
@@ -108,7 +111,8 @@ impl Note {
     /// Of what begins.
     pub(crate) fn new(back: bool, at: &Path, aside: &OsStr) -> Self {
         let bytes = |path: &OsStr| path.as_bytes().to_vec();
-        Self { back, at: bytes(at.as_os_str()), aside: bytes(aside), made: None, before: None, given_up: false }
+        let (at, aside) = (bytes(at.as_os_str()), bytes(aside));
+        Self { back, at, aside, made: None, own: None, before: None, given_up: false }
     }
 
     pub(crate) fn of(home: &Dir) -> Result<Option<Self>> {
@@ -131,6 +135,11 @@ impl Note {
     pub(crate) fn aside(&self) -> &OsStr {
         OsStr::from_bytes(&self.aside)
     }
+}
+
+/// The bits of a directory that nobody but its owner comes into.
+pub(crate) fn shut(mode: u32) -> u32 {
+    mode & !0o077
 }
 
 /// What is to be said where a copy would lack what lies behind.
@@ -193,6 +202,19 @@ impl Around {
         rustix::fs::renameat_with(&self.above, from, &self.above, to, how)
             .and_then(|()| rustix::fs::fsync(&self.above))
             .map_err(|errno| failed("cannot change the workspace's name", errno))
+    }
+
+    /// Gives the workspace's own directory, which lay behind and is in its place again, its permission bits back, on disk. What was changed of them since is
+    /// somebody's.
+    pub(crate) fn open_again(&self, (ino, mode): (u64, u32)) -> Result<()> {
+        let cannot = |errno| failed(format!("cannot give {} its permissions back", self.name.display()), errno);
+        let dir = rustix::fs::openat(&self.above, &self.name, DIRECTORY, Mode::empty()).map_err(cannot)?;
+        let stat = rustix::fs::fstat(&dir).map_err(cannot)?;
+        let (bits, shut) = (Mode::from_raw_mode(mode), Mode::from_raw_mode(shut(mode)));
+        if stat.st_ino != ino || Mode::from_raw_mode(stat.st_mode) != shut || bits == shut {
+            return Ok(());
+        }
+        rustix::fs::fchmod(&dir, bits).and_then(|()| rustix::fs::fsync(&dir)).map_err(cannot)
     }
 
     /// What the directory is called that lies behind.

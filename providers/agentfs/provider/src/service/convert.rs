@@ -3,8 +3,8 @@
 //! **There**, in this order, so that being killed anywhere leaves the directory in its place, or the branch:
 //!
 //! 1. a note in the home, on disk; a place for the mount beside the workspace, with what stands in for it;
-//! 2. both change names in one step; a last look whether somebody is in the directory;
-//! 3. the branch, on disk; in the home, where the directory is now (`lower`), and that it lies behind (`behind`): from here on it is done;
+//! 2. both change names in one step; a last look whether somebody is in the directory; that is shut to everybody else, and the note has its permission bits;
+//! 3. the branch, which has those bits, on disk; in the home, where the directory is now (`lower`), and that it lies behind (`behind`): from here on it is done;
 //! 4. the branch is mounted, the note goes. If somebody wrote into the place by then, nobody has been let write into the branch yet: all is undone, and what was written goes into the directory.
 //!
 //! **Back**, of which the first is done by the caller's process: one that waits for a filesystem which it serves itself could not be killed.
@@ -22,19 +22,19 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-use ah_agentfs::{BranchId, BranchInfo, SnapshotId as Number, Workspace};
+use ah_agentfs::{BranchId, BranchInfo, ROOT, SetAttr, SnapshotId as Number, View, Workspace};
 use ah_plugin_api::sys::remove_dir_for_good;
 use ah_plugin_api::{
     BEHIND, Context, Converted, Dir, Error, ErrorKind, LogLevel, Reference, Result, SnapshotId, Timestamp, text,
 };
 use ah_provider_directory::{Mounts, State, failed, holders, look, mount_of};
-use rustix::fs::RenameFlags;
+use rustix::fs::{Mode, RenameFlags};
 
 use super::mounted::{Place, What, take_away};
 use super::opened::{LOWER, Open};
 use super::record::PlaceLabel;
 use super::{Service, alone, below, fail, lock, stand_in};
-use crate::conversion::{Around, Behind, COPY, Note, incomplete, is_object, path_beside};
+use crate::conversion::{Around, Behind, COPY, Note, incomplete, is_object, path_beside, shut};
 use crate::home::{self, Shelf};
 
 /// So many processes are named.
@@ -101,6 +101,8 @@ impl Service {
         // One of another time would say that this one is done.
         Behind::forget(&self.home)?;
         let mut note = Note::new(false, &at, &aside);
+        let stat = rustix::fs::fstat(workspace).map_err(|errno| failed("cannot look at the workspace", errno))?;
+        note.own = Some((stat.st_ino, Mode::from_raw_mode(stat.st_mode).as_raw_mode()));
         note.write(&self.home)?;
         let made = self.exchange(&around, &behind, &mut note, workspace).and_then(|since| {
             // Locked until it is known: whoever mounts again what should be mounted must not find it half-way.
@@ -168,6 +170,10 @@ impl Service {
         around.rename(&around.name, note.aside(), RenameFlags::EXCHANGE)?;
         // Who came in by then works in what nobody else sees any more.
         holders::refuse_others(workspace.as_fd())?;
+        // What is closed or removed in the workspace from now on, others would read here still.
+        if let Some((_, mode)) = note.own {
+            shut_up(workspace, mode, behind)?;
+        }
         Ok(Timestamp::now())
     }
 
@@ -185,6 +191,9 @@ impl Service {
         let branch = open.tree.branch(base, &PlaceLabel::of_workspace(&shelf.key, &note.at()).encode()?);
         let _ = open.tree.delete_snapshot(base);
         let branch = branch.map_err(|e| cannot(&e))?;
+        if let Some((_, mode)) = note.own.filter(|&(_, mode)| shut(mode) != mode) {
+            open.tree.view(branch).and_then(|view| keep_mode(&view, mode)).map_err(|e| cannot(&e))?;
+        }
         open.tree.sync().map_err(|e| cannot(&e))?;
         self.write_lower(open, behind)?;
         let behind = Behind { at: note.at.clone(), branch: branch.0, since, taken_back: Some(false), leaves: None };
@@ -214,6 +223,11 @@ impl Service {
         };
         if let Some(how) = how {
             around.rename(note.aside(), &around.name, how)?;
+        }
+        if let Some(own) =
+            note.own.filter(|&(ino, _)| around.look(&around.name).is_some_and(|stat| stat.stx_ino == ino))
+        {
+            around.open_again(own)?;
         }
         match note.made {
             Some(made) if around.is(note.aside(), made)? => left.extend(around.remove_place(&at, note.aside())?),
@@ -292,6 +306,22 @@ impl Service {
             .as_ref()
             .and_then(|lower| Some(lower.file_name()?.as_bytes().starts_with(BEHIND.as_bytes())));
         Ok(name == Some(true) && Behind::of(&self.home)?.is_some())
+    }
+
+    /// Shuts what lies behind a workspace, where a program put it there that did not, or somebody opened it.
+    pub(super) fn shut_behind(&self, open: &Open, view: &View) -> Result<()> {
+        let Some(shown) = lock(&open.lower).clone().filter(|_| !open.apart) else { return Ok(()) };
+        let dir = Dir::open(&shown)?;
+        let stat = rustix::fs::fstat(&dir).map_err(|errno| failed("cannot look at what lies behind", errno))?;
+        let mode = Mode::from_raw_mode(stat.st_mode).as_raw_mode();
+        if shut(mode) == mode || !open.tree.is_lower(stat.st_dev, stat.st_ino) {
+            return Ok(());
+        }
+        let cannot = |e: &ah_agentfs::Error| fail("cannot shut what lies behind", e);
+        let shows = view.getattr(ROOT).map_err(|e| cannot(&e))?;
+        keep_mode(view, shows.mode).map_err(|e| cannot(&e))?;
+        open.tree.sync().map_err(|e| cannot(&e))?;
+        shut_up(&dir, mode, &shown)
     }
 
     /// Says where something lies beside the workspace that could not be put into it: who asked for the conversion may have been gone by then.
@@ -385,6 +415,20 @@ impl Service {
         Behind::forget(&self.home)?;
         Ok(None)
     }
+}
+
+/// Lets nobody but its owner into a directory.
+fn shut_up(dir: &Dir, mode: u32, shown: &Path) -> Result<()> {
+    if shut(mode) == mode {
+        return Ok(());
+    }
+    rustix::fs::fchmod(dir, Mode::from_raw_mode(shut(mode)))
+        .map_err(|errno| failed(format!("cannot shut {} to other users", shown.display()), errno))
+}
+
+/// Has a branch keep what permission bits its own directory has, whatever that below has.
+fn keep_mode(view: &View, mode: u32) -> ah_agentfs::Result<()> {
+    view.setattr(ROOT, SetAttr { mode: Some(mode), ..SetAttr::default() }).map(drop)
 }
 
 /// Refuses to take away what lies at `shown` while somebody uses it: who that is, all of them.

@@ -213,7 +213,7 @@ fn lost(behind: &Behind) -> Error {
 #[cfg(test)]
 mod tests {
     use std::ffi::OsStr;
-    use std::os::unix::fs::MetadataExt;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use std::sync::Mutex;
 
     use ah_plugin_api::{Dir, Observer, Place, Provider, ReclaimRequest, Timestamp};
@@ -250,6 +250,8 @@ mod tests {
         Shelf::make(&home, None).unwrap();
         let mut note = Note::new(false, &at, OsStr::new(".ah-behind-work"));
         note.made = Some(std::fs::metadata(&at).unwrap().ino());
+        std::fs::set_permissions(&aside, std::fs::Permissions::from_mode(0o700)).unwrap();
+        note.own = Some((std::fs::metadata(&aside).unwrap().ino(), 0o751));
         note.write(&home).unwrap();
         (temp, home, note)
     }
@@ -265,6 +267,7 @@ mod tests {
         assert_eq!(said.first(), Some(&cut_short(&at, false, false)));
         assert!(said.len() == 2 && said[1].contains(".ah-left-"), "{said:?}");
         assert_eq!(std::fs::read_to_string(at.join("f")).unwrap(), "work");
+        assert_eq!(std::fs::metadata(&at).unwrap().mode() & 0o7777, 0o751);
         assert_eq!(heard(&service, &home), Vec::<String>::new(), "once");
         // One that was done.
         drop(service);

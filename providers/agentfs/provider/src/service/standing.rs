@@ -100,6 +100,10 @@ impl Service {
             // What is in its way is told, for who put it there to move it.
             return Place::mount(view, at, &self.shown(Some(branch)));
         }
+        // It is mounted all the same.
+        if let Err(error) = self.shut_behind(open, &view) {
+            eprintln!("ah-agentfsd: {error}");
+        }
         let mut left = Vec::new();
         let again = Place::mount_again(view, at, &self.shown(Some(branch)), &mut left);
         lock(&self.untold).append(&mut left);

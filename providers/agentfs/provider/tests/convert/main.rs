@@ -25,6 +25,7 @@ use writers::Hears;
 
 mod kills;
 mod power;
+mod shut;
 mod writers;
 
 /// A workspace with something of each kind, its store, and a provider.

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 
 use crate::support::{Ran, User, World, is_root, skip};
@@ -207,4 +208,25 @@ fn a_workspace_that_is_gone_is_told() {
     let ran = Ran::of(command.current_dir(world.path("home")).env("AH_HOME", world.path("state")));
     assert_eq!(ran.code, 4, "{ran:?}");
     assert!(ran.stderr.contains("hint: mkdir -p"), "{ran:?}");
+}
+
+#[test]
+fn a_view_that_is_mounted_in_it_alone_is_none_outside() {
+    if !is_root() {
+        return skip("needs root, whose views are mounts");
+    }
+    let world = World::new();
+    branch(&world);
+    let ah = crate::support::ah().display();
+    let ran = sh(&world, "b", &format!("{ah} agent fs snapshot -m inside >/dev/null; {ah} agent fs seek inside"));
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let inside = Path::new(ran.stdout.trim());
+    // There it is a directory like others.
+    fs::write(inside.join("f"), "altered").unwrap();
+    let at = world.path("state/branches/b");
+    let again = world.json("seek", &["-C", at.to_str().unwrap(), "agent", "fs", "seek", "inside"]);
+    assert!(again["lease"]["shared"] == false && again["lease"]["path"] != ran.stdout.trim(), "{again}");
+    let view = Path::new(again["lease"]["path"].as_str().unwrap());
+    assert_eq!(fs::read_to_string(view.join("f")).unwrap(), "outside");
+    assert_eq!(fs::write(view.join("f"), "altered").unwrap_err().kind(), std::io::ErrorKind::ReadOnlyFilesystem);
 }

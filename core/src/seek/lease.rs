@@ -9,6 +9,7 @@ use crate::fsio;
 use crate::home::Home;
 use crate::ids::{LeaseId, WorkspaceId};
 use crate::lock::{Holder, boot_id};
+use crate::mounts;
 use crate::seek::{LeaseRecord, is_there};
 use crate::text;
 use crate::versioned::{self, Doc, Versioned};
@@ -46,6 +47,9 @@ pub(crate) struct Shown {
     pub(crate) read_only_mount: bool,
     /// The run of the machine in which it was made: a mount does not outlive it.
     pub(crate) boot: String,
+    /// Whether it is a mount of its own at `path`: where nothing is mounted there, as outside of the mount namespace in which it was made, is no view.
+    #[serde(default)]
+    pub(crate) mounted: bool,
 }
 
 impl Versioned for LeaseFile {
@@ -56,6 +60,11 @@ impl Shown {
     /// Whether it still shows what it showed.
     pub(crate) fn stands(&self) -> bool {
         (!self.read_only_mount || self.boot == boot_id()) && is_there(&self.path)
+    }
+
+    /// Whether this process sees it there: another mount namespace may have it alone, or somebody has unmounted it.
+    fn is_seen(&self) -> bool {
+        !self.mounted || mounts::at(&self.path).0 > 0
     }
 }
 
@@ -103,7 +112,7 @@ impl LeaseFile {
         self.workspace == *workspace
             && self.snapshot == *snapshot
             && self.paths.is_empty()
-            && self.shown.as_ref().is_some_and(|shown| shown.read_only_mount && shown.stands())
+            && self.shown.as_ref().is_some_and(|shown| shown.read_only_mount && shown.stands() && shown.is_seen())
     }
 
     /// What others are told of it, once it has a view.

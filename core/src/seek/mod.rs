@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::engine::Engine;
 use crate::ids::{LeaseId, WorkspaceId, letters};
 use crate::lock::{Holder, Lock, PATIENCE, boot_id};
+use crate::mounts;
 use crate::record::SnapshotRecord;
 use crate::text;
 use crate::workspace::Workspace;
@@ -139,7 +140,14 @@ impl Workspace {
                 format!("the provider {} shows as a view what is worked in: {}", served.name, view.path.display());
             return Err(Error::new(ErrorKind::Internal, message).with_hint(DEFECT));
         }
-        Ok(Shown { path: view.path, view: view.reference, read_only_mount: view.read_only_mount, boot: boot_id() })
+        let mounted = mounts::at(&view.path).0 > 0;
+        Ok(Shown {
+            path: view.path,
+            view: view.reference,
+            read_only_mount: view.read_only_mount,
+            boot: boot_id(),
+            mounted,
+        })
     }
 
     /// Whether a view at `path` would be the workspace, or something in or around it. What lies in it by name may be another filesystem, which shows

@@ -13,7 +13,7 @@ if [[ $- == *i* && -n ${AH_RECORDING-} && -z ${__ah_marks-} && -n ${BASH_VERSINF
                 [a-zA-Z0-9/._~-]) printf '%s' "$c" ;;
                 *)
                     printf -v code '%d' "'$c"
-                    printf '%%%02X' $((code & 255))
+                    printf '%%%02X' "$((code & 255))"
                     ;;
             esac
         done
@@ -82,15 +82,24 @@ if [[ $- == *i* && -n ${AH_RECORDING-} && -z ${__ah_marks-} && -n ${BASH_VERSINF
         [[ -z $__ah_ran ]] || printf '\e]133;D;%s\a' "$1"
         __ah_ran=''
         __ah_dups
+        # Without `promptvars` nothing is expanded in a prompt: then commands are told without their text.
+        if shopt -q promptvars; then
+            [[ ${PS0-} != "$__ah_plain"* ]] || PS0=$__ah_full${PS0#"$__ah_plain"}
+        else
+            [[ ${PS0-} != "$__ah_full"* ]] || PS0=$__ah_plain${PS0#"$__ah_full"}
+            __ah_ran=1
+        fi
         printf '\e]133;A\a'
         return "$1"
     }
 
     # An assignment within the prompt, because what runs in it cannot set variables of this shell.
-    PS0='${__ah_none:$((__ah_ran=1)):0}$(__ah_start)'${PS0-}
+    __ah_full='${__ah_none:$((__ah_ran=1)):0}$(__ah_start)' __ah_plain='\e]133;C\a'
+    PS0=$__ah_full${PS0-}
+    # Within a list of commands, as what fails there neither ends a shell of `set -e` nor is trapped.
     if [[ $(declare -p PROMPT_COMMAND 2>/dev/null) == 'declare -a'* ]]; then
-        PROMPT_COMMAND=('__ah_prompt "$?"' "${PROMPT_COMMAND[@]}")
+        PROMPT_COMMAND=('__ah_prompt "$?" && :' "${PROMPT_COMMAND[@]}")
     else
-        PROMPT_COMMAND='__ah_prompt "$?"'${PROMPT_COMMAND:+;$PROMPT_COMMAND}
+        PROMPT_COMMAND='__ah_prompt "$?" && :'${PROMPT_COMMAND:+;$PROMPT_COMMAND}
     fi
 fi

@@ -38,5 +38,6 @@ if [[ -o interactive && -n ${AH_RECORDING-} && -z ${__ah_marks-} ]]; then
     autoload -Uz add-zsh-hook
     add-zsh-hook preexec __ah_start
     # First of all, while the status is still the command's.
+    typeset -ga precmd_functions
     precmd_functions=(__ah_prompt ${precmd_functions[@]})
 fi

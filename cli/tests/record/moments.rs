@@ -161,6 +161,29 @@ fn a_repeated_command_and_one_that_failed_are_told_whatever_the_history_keeps() 
 }
 
 #[test]
+fn what_bash_is_told_to_do_about_failures_and_prompts_it_does_as_unrecorded() {
+    let world = World::new();
+    let script = world.run(["shell-init", "bash"]).stdout;
+    fs::write(world.path("rc"), format!("PS1='<prompt> '\nPROMPT_COMMAND='last=$?'\n{script}")).unwrap();
+    let rc = world.path("rc");
+    let words = ["bash", "--noprofile", "--rcfile", rc.to_str().unwrap(), "-i"];
+    let trapped = ["trap 'echo trapped=$((1 + 1))' ERR", "! true", "false", "echo last=$last", "trap - ERR"];
+    let lines = [
+        &trapped[..],
+        &["set -e", "! true", "false && true", "IFS=0123456789", "echo {}", "shopt -u promptvars", "echo hi"],
+    ];
+    let made = shell(&world, &words, "<prompt> ", &lines.concat());
+    let told = |label: &str| {
+        let (_, shown) = made.iter().find(|(said, _)| said == label).unwrap_or_else(|| panic!("{label}: {made:?}"));
+        shown
+    };
+    let times = |text: &str| made.iter().map(|(_, shown)| shown.matches(text).count()).max().unwrap_or_default();
+    assert_eq!(times("trapped=2"), 1, "{made:?}");
+    assert!(told("echo last=$last").contains("last=1\\r\\n") && told("echo {}").contains("{}\\r\\n"), "{made:?}");
+    assert_eq!(times("__ah"), 0, "{made:?}");
+}
+
+#[test]
 fn commands_of_zsh_are_moments() {
     if Command::new("zsh").arg("--version").output().is_err() {
         return support::skip("there is no zsh");
@@ -169,7 +192,7 @@ fn commands_of_zsh_are_moments() {
     let script = world.run(["shell-init", "zsh"]).stdout;
     fs::write(
         world.path("home/.zshrc"),
-        format!("export LC_ALL=C.UTF-8\nPS1='<prompt> '\nunsetopt zle prompt_cr prompt_sp\n{script}"),
+        format!("export LC_ALL=C.UTF-8\nPS1='<prompt> '\nunsetopt zle prompt_cr prompt_sp\nsetopt nounset\n{script}"),
     )
     .unwrap();
     check_shell(&shell(&world, &["zsh", "-i"], "<prompt> ", &LINES));

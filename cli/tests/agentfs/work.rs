@@ -1,5 +1,6 @@
 //! Working in branches: going back, side by side, with git, within `exec`.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -380,4 +381,38 @@ fn a_branch_is_not_removed_under_a_command_by_force_either() {
         assert_eq!(said, "late\n");
         bench.0.fs(["rm", "--force", "b"]);
     });
+}
+
+#[test]
+fn a_service_in_another_mount_namespace_is_named_with_what_is_to_be_done() {
+    if !is_root() {
+        return skip("needs root, to make a mount namespace");
+    }
+    let bench = Bench::new(User::Me);
+    let world = &bench.0;
+    world.write("f", "one");
+    let script = format!(
+        "{} agent fs branch --mode cow-overlay --name far >/dev/null && echo work > $AH_HOME/branches/far/f",
+        support::ah().display()
+    );
+    let mut unshare = Command::new("unshare");
+    unshare.args(["-m", "--propagation", "private", "sh", "-c", &script]).env_clear().current_dir(world.root());
+    let command = world.command(["--version"]);
+    unshare.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let ran = Ran::of(&mut unshare);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let ran = world.run(["agent", "fs", "branches"]);
+    let end = ran.stderr.split("kill -TERM ").nth(1).and_then(|rest| rest.split(',').next());
+    let service = end.and_then(|pid| pid.parse().ok()).and_then(rustix::process::Pid::from_raw);
+    let service = service.unwrap_or_else(|| panic!("{ran:?}"));
+    // A new one is a copy, and who is to blame is not this command.
+    let ran = world.run(["agent", "fs", "branch", "--name", "near"]);
+    assert!(ran.code == 0 && !ran.stderr.contains("this command"), "{ran:?}");
+    rustix::process::kill_process(service, rustix::process::Signal::TERM).unwrap();
+    let far = world.path("state/branches/far/f");
+    support::bench::until(|| {
+        world.run(["agent", "fs", "branches"]);
+        fs::read_to_string(&far).is_ok_and(|held| held == "work\n")
+    });
+    world.fs(["rm", "--force", "far"]);
 }

@@ -20,7 +20,7 @@ use crate::back::back;
 use crate::conversion::{refuse_held, refuse_what_stays};
 use crate::home::{self, Shelf, Shown, TREE, path_of};
 use crate::probe;
-use crate::reach::{Reach, is_asleep};
+use crate::reach::{Reach, elsewhere, is_asleep};
 
 /// Branches of any directory, kept mounted by a service.
 pub struct AgentFsProvider {
@@ -90,7 +90,20 @@ fn grew_elsewhere(store: &Dir, workspace: &Dir) -> bool {
     paths.is_ok_and(|(store, lower)| matches!(ah_agentfs::Workspace::may_be_of(&store.join(TREE), &lower), Ok(false)))
 }
 
-fn unseen() -> Error {
+/// What is said of a mount of a store's service that this process does not see.
+fn unseen(store: &Dir) -> Error {
+    home_of(store).ok().as_ref().and_then(elsewhere).unwrap_or_else(within_exec)
+}
+
+/// The home in which a store is kept.
+fn home_of(store: &Dir) -> Result<Dir> {
+    match Shelf::of(store)?.and_then(|shelf| shelf.home) {
+        Some(home) => Dir::open(home),
+        None => Dir::open(path_of(store)?),
+    }
+}
+
+fn within_exec() -> Error {
     let message = "it was mounted, and that does not reach this command, which is in a mount namespace of its own, as within `ah agent fs exec`";
     Error::new(ErrorKind::FailedPrecondition, message).with_hint(
         "do it outside, in another shell; or let mounts come in, outside, before the command of `ah agent fs exec` is started: sudo mount --make-rshared /",
@@ -159,7 +172,7 @@ impl Provider for AgentFsProvider {
             return Ok(view);
         }
         self.service.unmount(place, &UnmountRequest { view: view.reference }, cx)?;
-        Err(unseen())
+        Err(unseen(place.store))
     }
 
     fn unmount(&self, place: &Place<'_>, request: &UnmountRequest, cx: &Context<'_>) -> Result<Done> {
@@ -172,7 +185,7 @@ impl Provider for AgentFsProvider {
             return Ok(clone);
         }
         self.service.destroy(place, &DestroyRequest::Clone(clone.reference), cx)?;
-        Err(unseen())
+        Err(unseen(place.store))
     }
 
     fn diff(&self, place: &Place<'_>, request: &DiffRequest, cx: &Context<'_>) -> Result<Changes> {
@@ -204,7 +217,12 @@ impl Provider for AgentFsProvider {
     }
 
     fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
-        self.service.reclaim(place, request, cx)
+        let reclaimed = self.service.reclaim(place, request, cx)?;
+        // Who comes by to have something mounted is told why it is not to be seen.
+        match home_of(place.store).ok().as_ref().and_then(elsewhere).filter(|_| request.auto) {
+            Some(error) => Err(error),
+            None => Ok(reclaimed),
+        }
     }
 
     fn convert(&self, place: &Place<'_>, request: &ConvertRequest, cx: &Context<'_>) -> Result<Converted> {
@@ -233,7 +251,7 @@ impl Provider for AgentFsProvider {
         shelve(place)?;
         // Before anything is done: it could be undone only from where it is seen.
         if !self.service.caller().shares_mounts(place.store, cx)? {
-            return Err(unseen());
+            return Err(unseen(place.store));
         }
         let mut converted = self.service.convert(place, request, cx)?;
         converted.notes.extend(linked);

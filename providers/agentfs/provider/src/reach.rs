@@ -1,6 +1,7 @@
 //! The way to a store's service: found, or started, and talked to.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -15,6 +16,7 @@ use ah_plugin_api::wire::{self, Caller};
 use ah_plugin_api::{Context, Dir, Done, Error, ErrorKind, Op, Reclaimed, Result, Snapshot};
 
 use ah_provider_directory::{Mount, Mounts};
+use rustix::process::Pid;
 
 use crate::home::{Shelf, Shown, is_home, path_of};
 
@@ -73,8 +75,7 @@ impl Reach {
     pub(crate) fn shares_mounts(&self, home: &Dir, cx: &Context<'_>) -> Result<bool> {
         self.client(&path_of(home)?, cx)?;
         let Some((_, pid)) = peer_of(home)? else { return Ok(true) };
-        let theirs = std::fs::read_link(format!("/proc/{pid}/ns/mnt"));
-        Ok(theirs.map_or(true, |theirs| std::fs::read_link("/proc/self/ns/mnt").is_ok_and(|own| own == theirs)))
+        Ok(namespace_of(pid).is_none_or(|theirs| namespace_of("self").is_some_and(|own| own == theirs)))
     }
 
     fn client(&self, home: &Path, cx: &Context<'_>) -> Result<Arc<Client>> {
@@ -130,6 +131,39 @@ fn connect(home: &Path, cx: &Context<'_>) -> Result<Client> {
 /// Whether no service of a home listens.
 pub(crate) fn is_asleep(home: &Dir) -> bool {
     matches!(peer_of(home), Ok(None))
+}
+
+/// Which mount namespace a process is in, where that may be known.
+fn namespace_of(process: impl Display) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{process}/ns/mnt")).ok()
+}
+
+/// What is to be said where the service of a home runs in a mount namespace that neither this process is in nor any from which it came: it was started within one
+/// of its own, and what it mounts is seen there alone. Starts none.
+pub(crate) fn elsewhere(home: &Dir) -> Option<Error> {
+    let (_, pid) = peer_of(home).ok()??;
+    let theirs = namespace_of(pid)?;
+    let mut process = rustix::process::getpid();
+    loop {
+        if namespace_of(process.as_raw_nonzero()).is_some_and(|its| its == theirs) {
+            return None;
+        }
+        match parent_of(process) {
+            Some(parent) => process = parent,
+            None => break,
+        }
+    }
+    let message =
+        format!("{WHAT}, process {pid}, runs in another mount namespace, and what it mounts is seen there alone");
+    Some(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
+        "end what works there (a command of `ah agent fs exec`, a container), then kill -TERM {pid}, and repeat: nothing is lost"
+    )))
+}
+
+fn parent_of(process: Pid) -> Option<Pid> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).ok()?;
+    // Behind the name, which may hold anything; the state is before it.
+    Pid::from_raw(stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()?)
 }
 
 /// A connection to who listens, and their process; none if nobody does.

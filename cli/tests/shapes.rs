@@ -120,6 +120,12 @@ fn views_and_files() {
     assert_eq!(world.json("cat", &["agent", "fs", "cat", "@", "binary"])["bytes"], "ff00");
     let versions = world.json("versions", &["agent", "fs", "versions", "f"]);
     assert_eq!(versions["versions"].as_array().unwrap().len(), 1);
+    // Too much to be of use so.
+    fs::File::create(world.root().join("large")).unwrap().set_len((32 << 20) + 1).unwrap();
+    let large = world.fs(["snapshot"]);
+    let ran = world.run(["agent", "fs", "cat", "--json", &large, "large"]);
+    assert!(ran.code == 1 && ran.stdout.contains("\"resource-exhausted\""), "{}", ran.stderr);
+    assert_eq!(world.run(["agent", "fs", "cat", &large, "large"]).stdout.len(), (32 << 20) + 1);
 }
 
 #[test]

@@ -33,6 +33,9 @@ pub(crate) struct CatArgs {
     path: OsString,
 }
 
+/// So many bytes of contents are put into JSON.
+const MOST: u64 = 32 << 20;
+
 #[derive(Serialize)]
 struct Shape<'a> {
     snapshot: &'a SnapshotRecord,
@@ -89,7 +92,7 @@ fn from_here(app: &App, workspace: &Workspace, args: &CatArgs, snapshot: &Snapsh
 }
 
 fn json(app: &App, workspace: &Workspace, snapshot: &SnapshotRecord, path: &RelPath) -> Outcome {
-    let (entry, bytes) = contents::then(workspace, snapshot, path)?;
+    let (entry, bytes) = contents::then_at_most(MOST, workspace, snapshot, path)?;
     let (text, bytes) = match String::from_utf8(bytes) {
         Ok(text) => (Some(text), None),
         Err(error) => (None, Some(text::hex(error.as_bytes()))),

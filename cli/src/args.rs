@@ -53,7 +53,8 @@ REF, in order of precedence:
                              the offset that `show` prints then
   2026-11-21                 the first moment of that day, local time
   knx                        the beginning of an id that no other begins with
-  'make test'                what a recorded shell ran, or another program's label
+  'make test'                what a recorded shell ran, with or without `(exit 2)`
+                             where that failed; or another program's label
 A time means the nearest snapshot at or before it. @ and times pass over
 snapshots that a restore or a branch took for itself.";
 

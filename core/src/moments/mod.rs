@@ -238,6 +238,15 @@ fn labelled(text: &str, exit: Option<i32>) -> String {
     one_line(text, LABEL - end.len()) + &end
 }
 
+/// The command in the label of a shell's moment, which may tell how it ended.
+pub(crate) fn command_of(label: &str) -> &str {
+    let ended = || {
+        let (command, status) = label.strip_suffix(')')?.rsplit_once(" (exit ")?;
+        status.parse::<i32>().is_ok().then_some(command)
+    };
+    ended().unwrap_or(label)
+}
+
 /// A text as a label: one line, not too long.
 fn one_line(text: &str, max: usize) -> String {
     let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(max).collect();

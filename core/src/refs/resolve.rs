@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use ah_plugin_api::{Error, ErrorKind, Result, SnapshotId, Timestamp};
 
 use crate::ids::{SessionName, looks_like_id};
-use crate::moments::{Moment, MomentKind, MomentRecord, Point};
+use crate::moments::{self, Moment, MomentKind, MomentRecord, Point};
 use crate::record::SnapshotRecord;
 use crate::refs::parse::{Parsed, When, parse};
 use crate::rewind::is_undone;
@@ -82,8 +82,8 @@ impl Resolver<'_> {
     pub(crate) fn resolve_own(&self, text: &str) -> Result<SnapshotRecord> {
         let point = self.point(text)?;
         let Some(moment) = point.moment.filter(|_| point.named) else { return Ok(point.snapshot) };
-        let MomentRecord { id, kind, label, snapshot: taken, .. } = &moment.record;
-        let printed = *kind != MomentKind::Manual && label.as_deref() == Some(text) && !id.as_str().starts_with(text);
+        let MomentRecord { id, kind, snapshot: taken, .. } = &moment.record;
+        let printed = *kind != MomentKind::Manual && is_program(&moment.record, text) && !id.as_str().starts_with(text);
         if printed {
             let message = format!("{text} is only what a program ran or printed, and no name to go by here");
             return Err(Error::new(ErrorKind::InvalidArgument, message).with_hint(format!("its id is {id}")));
@@ -234,7 +234,7 @@ impl Resolver<'_> {
     }
 
     fn by_program(&self, text: &str) -> Option<Named<'_>> {
-        self.moments().rev().find(|moment| moment.record.label.as_deref() == Some(text)).map(Named::Moment)
+        self.moments().rev().find(|moment| is_program(&moment.record, text)).map(Named::Moment)
     }
 
     /// The moments that snapshots show exactly: the first of each, by snapshot.
@@ -345,6 +345,12 @@ impl Resolver<'_> {
             }
         }
     }
+}
+
+/// Whether `text` is a moment's label, or the command in it of one that failed.
+fn is_program(record: &MomentRecord, text: &str) -> bool {
+    let is_command = |label: &str| record.kind == MomentKind::Shell && moments::command_of(label) == text;
+    record.label.as_deref().is_some_and(|label| label == text || is_command(label))
 }
 
 /// What a REF names before it is known which snapshot that means.

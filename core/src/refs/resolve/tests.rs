@@ -274,6 +274,29 @@ fn what_a_program_printed_changes_no_other_name() {
 }
 
 #[test]
+fn a_command_that_failed_is_named_without_how_it_ended_too() {
+    let event = |seq, id: &str, kind, label: &str| {
+        let id = SnapshotId::new(id).unwrap();
+        let record = MomentRecord { label: Some(label.into()), ..MomentRecord::new(id, kind) };
+        Event { seq, time: at(30), session: SessionName::main(), body: EventBody::Moment(Box::new(record)) }
+    };
+    let mut events = moments().events;
+    events.push(event(10, "zzzzkkkkkkkk", MomentKind::Shell, "make tset (exit 2)"));
+    events.push(event(11, "zzzzllllllll", MomentKind::Shell, "make (exit 2)"));
+    events.push(event(12, "zzzzmmmmmmmm", MomentKind::Stop, "make tset (exit 2)"));
+    events.push(event(13, "zzzznnnnnnnn", MomentKind::Shell, "make tset (exit two)"));
+    let state = State::of(TimelineReport { events, ..TimelineReport::default() });
+    let resolver = Resolver { began: Some(at(0)), ..plain(&state) };
+    let named = |text: &str| resolver.point(text).map(|point| point.moment.unwrap().record.id.to_string()).ok();
+    assert_eq!(named("make tset").as_deref(), Some("zzzzkkkkkkkk"));
+    assert_eq!(named("make tset (exit 2)").as_deref(), Some("zzzzmmmmmmmm"));
+    // The newest that was so called, however it ended.
+    assert_eq!(named("make").as_deref(), Some("zzzzllllllll"));
+    assert_eq!(named("make tset (exit"), None);
+    assert_eq!(resolver.resolve_own("make tset").unwrap_err().kind, ErrorKind::InvalidArgument);
+}
+
+#[test]
 fn a_moment_whose_snapshot_was_removed_says_so() {
     let mut events = moments().events;
     let snapshots = vec![SnapshotId::new("llllllllllll").unwrap()];

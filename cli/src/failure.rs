@@ -3,7 +3,8 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ah_plugin_api::{Error, ErrorKind};
@@ -112,7 +113,7 @@ impl<'a> Report<'a> {
     }
 
     fn failed(&self, mut error: Error, code: u8) -> ExitCode {
-        let hint = self.in_sandbox(&error).or_else(|| error.hint.take());
+        let hint = self.in_sandbox(&error).or_else(|| self.own_door(&error)).or_else(|| error.hint.take());
         let hint = hint.or_else(|| read_only(&error)).or_else(|| self.usual_hint(&error));
         error.hint = hint.map(|hint| hint::in_place(self.directory.as_deref(), &hint));
         if self.json {
@@ -135,6 +136,22 @@ impl<'a> Report<'a> {
         }
         let state = ah_core::text::shell(state.as_os_str());
         Some(format!("Codex's sandbox forbids it; a person allows it with `codex --add-dir {state}`"))
+    }
+
+    /// What helps where a directory is closed to whom it belongs to: the one that the command is about, or one above it.
+    fn own_door(&self, error: &Error) -> Option<String> {
+        let here = std::env::current_dir().ok().filter(|_| error.kind == ErrorKind::PermissionDenied)?;
+        // Where `-C` has led to already, there is nothing of that name below it.
+        let here = self.directory.as_ref().map_or_else(|| here.clone(), |directory| here.join(directory));
+        let me = rustix::process::geteuid().as_raw();
+        let is_closed = |directory: &Path| {
+            // Whoever goes through one need not read it.
+            let needed = if directory == here { 0o500 } else { 0o100 };
+            std::fs::metadata(directory).is_ok_and(|at| at.is_dir() && at.uid() == me && at.mode() & needed != needed)
+        };
+        let closed = here.ancestors().find(|directory| is_closed(directory))?;
+        let (closed, whole) = (ah_core::text::shell(closed.as_os_str()), hint::line_of(self.arguments));
+        Some(format!("it is yours, and closed to you as well: `chmod u+rwx {closed}`, then repeat `{whole}`"))
     }
 
     /// What helps with most errors of a kind, where whoever made this one knew nothing better.

@@ -4,6 +4,8 @@
 
 #[path = "branches/base.rs"]
 mod base;
+#[path = "branches/deleted.rs"]
+mod deleted;
 #[path = "branches/home.rs"]
 mod home;
 mod support;

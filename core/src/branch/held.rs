@@ -38,12 +38,22 @@ pub(super) enum Whereabouts {
     Replaced,
 }
 
+/// What differs in a branch.
+struct Changed {
+    /// Files that are there.
+    files: Vec<RelPath>,
+    /// Files that are there no more.
+    deleted: Vec<RelPath>,
+    /// Paths that nobody can tell of.
+    unread: Vec<RelPath>,
+}
+
 /// What a branch holds that is nowhere else.
 #[derive(Default)]
 struct Held {
     /// A few words for each kind.
     words: Vec<String>,
-    /// The files that were changed.
+    /// The files that were changed, then those that were deleted.
     files: Vec<RelPath>,
     /// A repository with commits or references that no other has.
     repository: Option<Fetch>,
@@ -229,15 +239,16 @@ impl Workspace {
                 return Err(Error::new(ErrorKind::FailedPrecondition, message));
             }
         };
-        let (mut held, mut files) = (Vec::new(), Vec::new());
+        let (mut held, mut files, mut deleted) = (Vec::new(), Vec::new(), Vec::new());
         match self.state()?.snapshot(&file.record.snapshot) {
             Some(origin) => {
                 let served = self.serve(&origin.provider)?;
-                let (changed, unread) = self.changed_files(file, own, &served, origin)?;
+                let Changed { files: changed, deleted: gone, unread } =
+                    self.changed_files(file, own, &served, origin)?;
                 if !changed.is_empty() {
                     held.push(text::count(changed.len(), "changed file", "changed files"));
                 }
-                files = changed;
+                (files, deleted) = (changed, gone);
                 if let Some(first) = unread.first() {
                     let more = if unread.len() > 1 { format!(" and {} more", unread.len() - 1) } else { String::new() };
                     held.push(format!("perhaps what you may not read ({first}{more})"));
@@ -258,7 +269,11 @@ impl Workspace {
         }
         let now = RepositoryMark::of(&branch)?;
         let moved = match (&file.repository, &now) {
-            // What is half taken away already has no HEAD.
+            // What is half taken away already has no HEAD. Else nobody can tell what commits are in what is left, or were in it.
+            (Some(_), None) if file.record.state != BranchState::Removing => {
+                held.push("perhaps commits (its repository is broken or gone)".to_owned());
+                None
+            }
             (_, None) => None,
             (None, Some(_)) => Some("a repository of its own"),
             (Some(then), Some(now)) if then.head != now.head => Some("HEAD moved"),
@@ -275,6 +290,11 @@ impl Workspace {
                 repository = Some((file.record.path.clone(), what.into_iter().filter(is_name).collect()));
             }
         }
+        // They are as the snapshot has them that the branch grew from: of themselves they are nothing to lose.
+        if !held.is_empty() && !deleted.is_empty() {
+            held.push(text::count(deleted.len(), "deleted file", "deleted files"));
+            files.append(&mut deleted);
+        }
         Ok(Held { words: held, files, repository })
     }
 
@@ -286,14 +306,14 @@ impl Workspace {
         Ok(known.lacks_of(Tree::new(branch.as_fd())?, &RelPath::new(".git")?))
     }
 
-    /// Which files of a branch are neither as in the snapshot it grew from nor as they are in this workspace now, and which paths nobody can tell of.
+    /// Which files of a branch are neither as in the snapshot it grew from nor as they are in this workspace now.
     fn changed_files(
         &self,
         file: &BranchFile,
         own: &Workspace,
         served: &Served,
         from: &SnapshotRecord,
-    ) -> Result<(Vec<RelPath>, Vec<RelPath>)> {
+    ) -> Result<Changed> {
         let branch = own.open_dir()?;
         let (mut changes, mut unread) = (Vec::new(), Vec::new());
         for policy in own.policies_of_loss(self)? {
@@ -314,7 +334,7 @@ impl Workspace {
         unread.sort();
         unread.dedup();
         let here = self.open_dir().ok();
-        let mut counted = BTreeSet::new();
+        let (mut counted, mut deleted) = (BTreeSet::new(), BTreeSet::new());
         for change in &changes {
             let is_file = |entry: &ah_plugin_api::Entry| entry.kind != EntryKind::Dir;
             let there = change.after.as_ref().is_some_and(is_file);
@@ -322,14 +342,17 @@ impl Workspace {
             // A removal that was cut short has taken files away itself.
             let counts = there || (was && file.record.state != BranchState::Removing);
             // It was brought home, or came from there.
+            let paths = if there { &mut counted } else { &mut deleted };
             if counts
-                && !counted.contains(&change.path)
+                && !paths.contains(&change.path)
                 && !here.as_ref().is_some_and(|here| self.is_here(here, &branch, change))
             {
-                counted.insert(&change.path);
+                paths.insert(&change.path);
             }
         }
-        Ok((counted.into_iter().cloned().collect(), unread))
+        let files = counted.iter().copied().cloned().collect();
+        let deleted = deleted.difference(&counted).copied().cloned().collect();
+        Ok(Changed { files, deleted, unread })
     }
 
     /// Whether a changed file of a branch is the same in this workspace, contents and mode, or gone there as well. In doubt, it is not.

@@ -173,7 +173,10 @@ impl App {
 
     /// The workspace of the current directory; said on stderr where that is not the directory itself.
     pub(crate) fn workspace(&self, access: Access) -> Result<Workspace> {
-        let workspace = self.engine()?.workspace(&self.cwd, access).map_err(|error| self.with_around(error))?;
+        let workspace = self.engine()?.workspace(&self.cwd, access).map_err(|error| match access {
+            Access::Existing => self.with_unkept(self.with_around(error)),
+            _ => error,
+        })?;
         if workspace.root() != self.cwd && !self.ui.json {
             self.ui.note(&format!("workspace {}", workspace.root().display()));
         }
@@ -213,6 +216,22 @@ impl App {
         }
     }
 
+    /// Where nothing was ever captured, an agent may have been at work all the same: why nothing was kept of that is what its user looks for.
+    fn with_unkept(&self, mut error: Error) -> Error {
+        let Ok(engine) = self.engine() else { return error };
+        let Some(root) = engine.root_of(&self.cwd).ok().filter(|_| error.kind == ErrorKind::NotFound) else {
+            return error;
+        };
+        if engine.is_too_much(&root) {
+            error.hint =
+                Some("go to a project's directory, and start the agent there: this one is no workspace".into());
+        }
+        if let Ok(Some(call)) = engine.last_unkept(&root, None) {
+            error.causes.push(call.told(&time::relative(call.time, self.now())));
+        }
+        error
+    }
+
     /// The workspace of the current directory for a command that lists what there is. Where nothing was ever captured that is
     /// an answer too, said on stderr; then there is only the root.
     pub(crate) fn history(&self) -> Result<(PathBuf, Option<Workspace>)> {
@@ -221,8 +240,12 @@ impl App {
             Err(Error { kind: ErrorKind::NotFound, hint, .. }) => hint.unwrap_or_default(),
             Err(error) => return Err(error),
         };
-        let root = self.engine()?.root_of(&self.cwd)?;
+        let engine = self.engine()?;
+        let root = engine.root_of(&self.cwd)?;
         self.ui.note(&format!("no snapshots yet: {hint}"));
+        if let Some(call) = engine.last_unkept(&self.cwd, None)? {
+            self.ui.note(&call.told(&time::relative(call.time, self.now())));
+        }
         Ok((root, None))
     }
 

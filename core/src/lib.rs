@@ -64,7 +64,7 @@ mod versioned;
 pub mod walk;
 mod workspace;
 
-pub use agent::{Called, HookContext, LastEvent};
+pub use agent::{Called, HookContext, LastEvent, UnkeptCall};
 pub use ah_plugin_api::{
     DiffMethod, Durability, EntryKind, Error, ErrorKind, Mode, Observer, OmitReason, ProviderName, Quiet, Reference,
     RelPath, Result, SnapshotId, Timestamp,

@@ -167,6 +167,8 @@ impl Engine {
         };
         if let Some(workspace) = workspace {
             status.add(&workspace)?;
+        } else {
+            self.tell_of_unkept(&status.root, None);
         }
         config.of_what_is_kept().into_iter().for_each(|notice| self.notify(notice));
         self.tell_of_own_state(&status);
@@ -226,6 +228,7 @@ impl Engine {
 impl Status {
     fn add(&mut self, workspace: &Workspace) -> Result<()> {
         let state = workspace.state()?;
+        workspace.engine.tell_of_unkept(&workspace.root, Some(&state));
         self.workspace = Some(workspace.id().clone());
         self.first_commit.clone_from(&workspace.record.first_commit);
         self.branch = branch::of_workspace(workspace.engine.home(), workspace.record.branch.as_ref())?;

@@ -74,21 +74,24 @@ fn serve(globals: &Globals, env: &Env, args: &HookArgs) -> Result<()> {
         Err(error) => Err(error.clone()),
     };
     if let Err(error) = &done {
-        engine.hook_failed(&args.agent, event.as_ref().ok(), error);
+        let event = event.as_ref().ok();
+        engine.hook_failed(&args.agent, event, event.and_then(|event| start_of(env, event)), error);
     }
     done
 }
 
 fn call(engine: &Engine, env: &Env, event: &HookEvent) -> Result<()> {
-    let context = HookContext {
-        caller: Some(std::os::unix::process::parent_id()),
-        start: env.agent_start.as_deref().filter(|_| event.agent == Agent::Claude),
-    };
+    let context = HookContext { caller: Some(std::os::unix::process::parent_id()), start: start_of(env, event) };
     let called = engine.hook(event, &context)?;
     match (called, &env.agent_env_file) {
         (Some(called), Some(file)) if event.kind == HookKind::SessionStart => tell_session(file, &called),
         _ => Ok(()),
     }
+}
+
+/// The directory in which the agent's session started, where the agent tells.
+fn start_of<'a>(env: &'a Env, event: &HookEvent) -> Option<&'a Path> {
+    env.agent_start.as_deref().filter(|_| event.agent == Agent::Claude)
 }
 
 /// Lets the commands that the agent runs know their session: what stands in that file is run before each of them.
@@ -133,6 +136,6 @@ pub(crate) fn capture(app: &App) -> Outcome {
     app.work_in_background();
     let engine = app.engine()?;
     let workspace = app.workspace(Access::Existing)?;
-    workspace.capture().inspect_err(|error| engine.hook_failed("ah", None, error))?;
+    workspace.capture().inspect_err(|error| engine.hook_failed("ah", None, None, error))?;
     Ok(Exit::Done)
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use ah_agents::settings::{self, Change, Installed, OneRun, Scope, Target};
 use ah_agents::{Agent, Home};
-use ah_core::{Error, ErrorKind, LastEvent, Result, text};
+use ah_core::{Error, ErrorKind, LastEvent, Result, UnkeptCall, text};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
@@ -126,6 +126,8 @@ struct StatusBody {
     problem: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     last: Option<LastEvent>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unkept: Option<UnkeptCall>,
 }
 
 /// What is needed for any of them.
@@ -260,6 +262,9 @@ fn status(app: &App, args: &StatusArgs) -> Outcome {
                 let when = time::relative(last.time, now);
                 writeln!(out, "  last event {when}: {}, session {}", shown::line(&last.event), last.session)?;
             }
+            if let Some(call) = &body.unkept {
+                writeln!(out, "  {}", shown::line(&call.told(&time::relative(call.time, now))))?;
+            }
         }
         Ok(())
     })?;
@@ -267,13 +272,17 @@ fn status(app: &App, args: &StatusArgs) -> Outcome {
 }
 
 fn body(app: &App, settings: &Settings, agent: Agent) -> Result<StatusBody> {
-    let last = app.engine()?.last_event(agent.name())?;
+    let engine = app.engine()?;
+    let last = engine.last_event(agent.name())?;
+    // Settings can be asked for anywhere. What was kept since is what counts.
+    let unkept = engine.last_unkept(&app.cwd, Some(agent.name())).ok().flatten();
+    let unkept = unkept.filter(|call| last.as_ref().is_none_or(|last| last.time < call.time));
     let scope = settings.scope;
     Ok(match settings::status(&settings.target(agent)) {
         Ok(settings::Status { file, installed, trusted, events, calls: _, others, beside: _, problem }) => {
             let elsewhere = || settings.elsewhere(app).filter(|_| installed != Installed::No);
             let problem = problem.map(|problem| problem.message).or_else(elsewhere);
-            StatusBody { agent, scope, file: Some(file), installed, trusted, events, others, problem, last }
+            StatusBody { agent, scope, file: Some(file), installed, trusted, events, others, problem, last, unkept }
         }
         Err(error) if error.kind == ErrorKind::Unsupported => {
             let (installed, problem) = (Installed::No, Some(error.message));
@@ -287,6 +296,7 @@ fn body(app: &App, settings: &Settings, agent: Agent) -> Result<StatusBody> {
                 others: 0,
                 problem,
                 last,
+                unkept,
             }
         }
         Err(error) => return Err(error),

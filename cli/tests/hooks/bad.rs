@@ -192,6 +192,40 @@ fn a_worker_that_hangs_holds_the_agent_up_for_two_seconds_and_nothing_lies() {
 }
 
 #[test]
+fn where_an_agent_was_at_work_and_nothing_was_kept_all_say_why() {
+    let world = World::new();
+    let mut agent = Agent::claude(&world, "s1");
+    let home = world.path("home");
+    let there = |words: &[&str]| world.run([&["-C", home.to_str().unwrap()], words].concat());
+    let (said, why) = ("Claude Code called here", "is too much for a workspace");
+    assert!(!there(&["timeline"]).stderr.contains(said));
+    agent.call("UserPromptSubmit", json!({"cwd": home, "prompt": "do it", "prompt_id": "p1"}));
+    for words in [&[][..], &["timeline"], &["agent", "fs", "snapshots"], &["agent", "hooks", "status", "claude"]] {
+        let ran = there(words);
+        let told = format!("{}{}", ran.stdout, ran.stderr);
+        assert!(ran.code == 0 && told.contains(said) && told.contains(why), "{words:?}: {ran:?}");
+        assert!(!told.contains("`ah agent fs snapshot`"), "{words:?}: {ran:?}");
+    }
+    for words in [&["agent", "fs", "restore", "@prompt"][..], &["agent", "rewind"]] {
+        let ran = there(words);
+        assert!(ran.code == 3 && ran.stderr.contains(said) && ran.stderr.contains(why), "{words:?}: {ran:?}");
+        assert!(!ran.stderr.contains("`ah agent fs snapshot`"), "{words:?}: {ran:?}");
+    }
+    let status = world.json("hooks-status", &["-C", home.to_str().unwrap(), "agent", "hooks", "status"]);
+    let unkept = |agent: &str| {
+        status["hooks"].as_array().unwrap().iter().find(|it| it["agent"] == agent).unwrap()["unkept"].clone()
+    };
+    assert!(unkept("claude")["reason"].as_str().unwrap().contains(why) && unkept("codex").is_null(), "{status:#}");
+    // Elsewhere nothing is said of it, wherever the agent goes from there.
+    agent.env = vec![("CLAUDE_PROJECT_DIR".to_owned(), home.to_str().unwrap().to_owned())];
+    agent.call("UserPromptSubmit", json!({"prompt": "again", "prompt_id": "p2"}));
+    assert!(!world.run(["timeline"]).stderr.contains(said) && there(&["timeline"]).stderr.contains(said));
+    // Nor where something was kept since.
+    assert_eq!(there(&["agent", "fs", "snapshot", "--force"]).code, 0);
+    assert!(!there(&[]).stderr.contains(said));
+}
+
+#[test]
 fn a_state_that_cannot_be_written() {
     if !is_root() {
         return skip("needs root, to act as another user");

@@ -14,25 +14,20 @@
 //! A call costs a few small files, and where tools run side by side a look at what was added to the transcript meanwhile, whatever the workspace and its history are like: nothing here looks at either. All snapshots are taken behind it (`moments/capture`). What fails is told on the timeline, or in `$AH_HOME/logs` where there is none; the agent never
 //! hears of it.
 
-use std::fs::DirBuilder;
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use ah_agents::hook::{HookEvent, HookKind, ToolCall};
 use ah_agents::transcript;
 use ah_plugin_api::{Durability, Error, ErrorKind, Result};
-use serde_json::json;
 
 use crate::agent::known::LastEvent;
+use crate::agent::unkept::UnkeptCall;
 use crate::agent::{process, seen};
 use crate::engine::{Access, Engine};
-use crate::fsio;
 use crate::ids::SessionName;
 use crate::lock::Holder;
 use crate::moments::{MomentKind, MomentTool, NewMoment, Running, ToolId, Tools, told};
 use crate::session::{self, SessionEnd};
-use crate::text;
 use crate::timeline::EventBody;
 use crate::workspace::Workspace;
 
@@ -53,9 +48,6 @@ pub struct Called {
     /// Where its workspace is.
     pub workspace: PathBuf,
 }
-
-/// The log of what no timeline could take is begun anew at this size; the former one is kept beside it.
-const LOG: u64 = 1 << 20;
 
 impl Engine {
     /// Does what an event asks for; none if it asks for nothing.
@@ -86,9 +78,9 @@ impl Engine {
         Ok(Some(Called { session: session.clone(), workspace: workspace.root().to_owned() }))
     }
 
-    /// Tells that a call could not be served: on the timeline of the agent's session, else in `logs/hooks.log`. Never fails; where
-    /// nothing can be written nothing is.
-    pub fn hook_failed(&self, agent: &str, event: Option<&HookEvent>, error: &Error) {
+    /// Tells that a call could not be served: on the timeline of the agent's session, else in `logs/hooks.log`, with the directory in which that session
+    /// started, where it is known. Never fails; where nothing can be written nothing is.
+    pub fn hook_failed(&self, agent: &str, event: Option<&HookEvent>, start: Option<&Path>, error: &Error) {
         let name = event.map_or_else(|| "an event".to_owned(), |event| name_of(&event.kind).to_owned());
         let on_timeline = || -> Option<()> {
             let known = self.known(agent, &event?.session_id).ok()??;
@@ -98,33 +90,15 @@ impl Engine {
         };
         // Who has waited for another process in vain does not wait for it again.
         if error.kind == ErrorKind::Busy || on_timeline().is_none() {
-            self.log_hook(agent, &name, &told(error));
+            let start = start.or_else(|| event.map(|event| event.cwd.as_path()));
+            self.log_unkept(&UnkeptCall {
+                time: self.settings().clock.now(),
+                agent: agent.to_owned(),
+                event: name,
+                reason: told(error),
+                directory: start.map(|start| self.root_of(start).unwrap_or_else(|_| start.to_owned())),
+            });
         }
-    }
-
-    fn log_hook(&self, agent: &str, event: &str, reason: &str) {
-        let folder = self.home().join("logs");
-        let file = folder.join("hooks.log");
-        let line = json!({
-            "time": text::format_time(self.settings().clock.now()),
-            "agent": agent,
-            "event": event,
-            "reason": reason,
-        });
-        let write = || -> std::io::Result<()> {
-            // In `$AH_HOME` as it is: one that was removed meanwhile is not made again for this.
-            match DirBuilder::new().mode(fsio::DIR_MODE).create(&folder) {
-                Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(e),
-                _ => {}
-            }
-            if std::fs::metadata(&file).is_ok_and(|at| at.len() > LOG) {
-                std::fs::rename(&file, folder.join("hooks.log.1"))?;
-            }
-            let mut options = std::fs::OpenOptions::new();
-            options.append(true).create(true).mode(fsio::FILE_MODE).custom_flags(fsio::NOFOLLOW_NONBLOCK);
-            options.open(&file)?.write_all(format!("{line}\n").as_bytes())
-        };
-        let _ = write();
     }
 }
 

@@ -3,6 +3,7 @@
 //! - `known` finds the session of an agent's by the agent's id for it, wherever the agent is by now; `start` makes one.
 //! - `hook` is what is done at each event, `seen` tells the same event called twice.
 //! - `process` is the agent as a process; `ended` finds those that went away without a word.
+//! - `unkept` is what no timeline could take.
 //! - `late` looks again for a moment's place in the transcript, which agents write late.
 //! - `guard` refuses what an agent shall not do in its own session.
 //!
@@ -16,8 +17,10 @@ mod late;
 mod process;
 mod seen;
 mod start;
+mod unkept;
 
 pub use hook::{Called, HookContext};
 pub use known::LastEvent;
 pub(crate) use late::Late;
 pub(crate) use process::own_and_above;
+pub use unkept::UnkeptCall;

@@ -63,6 +63,7 @@ mod timeline;
 mod versioned;
 pub mod walk;
 mod workspace;
+mod wrecked;
 
 pub use agent::{Called, HookContext, LastEvent, UnkeptCall};
 pub use ah_plugin_api::{

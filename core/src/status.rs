@@ -166,7 +166,7 @@ impl Engine {
                 .collect(),
         };
         if let Some(workspace) = workspace {
-            status.add(&workspace)?;
+            status.add(&workspace, &dir)?;
         } else {
             self.tell_of_unkept(&status.root, None);
         }
@@ -226,8 +226,9 @@ impl Engine {
 }
 
 impl Status {
-    fn add(&mut self, workspace: &Workspace) -> Result<()> {
+    fn add(&mut self, workspace: &Workspace, dir: &Dir) -> Result<()> {
         let state = workspace.state()?;
+        workspace.tell_of_wreck(&state, dir);
         workspace.engine.tell_of_unkept(&workspace.root, Some(&state));
         self.workspace = Some(workspace.id().clone());
         self.first_commit.clone_from(&workspace.record.first_commit);

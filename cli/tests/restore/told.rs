@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -431,8 +430,32 @@ fn a_repository_that_is_gone_is_said() {
         let ran = world.run(["agent", "fs", "restore", "s"]);
         assert_eq!(ran.code, 0, "{ran:?}");
         assert!(ran.stderr.contains("the repository (.git) that was here is gone"), "{ran:?}");
+        assert!(world.run(["--color", "never"]).stderr.contains("the repository (.git) that was here is gone"));
         let branch = world.fs(["branch", "s", "--mode", "worktree"]);
-        assert!(Path::new(&branch).join(".git").is_dir(), "{branch}");
+        let copied =
+            Command::new("cp").args(["-aT", &format!("{branch}/.git")]).arg(world.root().join(".git")).status();
+        assert!(copied.unwrap().success(), "{branch}");
+        git(&["diff", "--cached", "--quiet", "HEAD"]);
+        let ran = world.run(["agent", "fs", "restore", "s"]);
+        assert!(ran.code == 0 && !ran.stderr.contains(".git"), "{ran:?}");
+        assert!(!world.run(["--color", "never"]).stderr.contains(".git"));
+        // One that was wrecked is none either, whatever is left of it.
+        for part in ["refs", "objects", "HEAD"] {
+            let (path, aside) = (world.root().join(".git").join(part), world.path("aside"));
+            fs::rename(&path, &aside).unwrap();
+            let ran = world.run(["agent", "fs", "restore", "s"]);
+            assert!(
+                ran.code == 0 && ran.stderr.contains(&format!("broken, and Git does not open it: it has no {part}"))
+            );
+            assert!(ran.stderr.contains("move that `.git` out of the workspace, then `cp -aT "), "{ran:?}");
+            let bare = world.run(["--color", "never"]);
+            assert!(bare.code == 0 && bare.stderr.contains(&format!("it has no {part}")), "{bare:?}");
+            fs::rename(&aside, &path).unwrap();
+        }
+        // Who takes a snapshot without one means that.
+        fs::remove_dir_all(world.root().join(".git")).unwrap();
+        world.fs(["snapshot"]);
+        assert!(!world.run(["--color", "never"]).stderr.contains(".git"));
     });
 }
 

@@ -47,6 +47,7 @@ pub use record::{BranchRecord, BranchState};
 pub use remove::BranchRemoved;
 pub(crate) use remove::{empty_stores, finish, prepare, refuse_held_by_store, refuse_held_unless_captured};
 use repository::RepositoryMark;
+pub(crate) use repository::text as text_of;
 
 /// What can be said about a branch to be made.
 #[derive(Debug, Clone, Default)]

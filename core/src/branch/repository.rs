@@ -75,7 +75,7 @@ pub(super) fn loose(tree: Tree<'_>, dir: &RelPath, called: &str, refs: &mut BTre
 }
 
 /// The text of a small file without the space around it; none if it cannot be read.
-pub(super) fn text(tree: Tree<'_>, path: &RelPath) -> Option<String> {
+pub(crate) fn text(tree: Tree<'_>, path: &RelPath) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes(tree, path)?).trim().to_owned())
 }
 

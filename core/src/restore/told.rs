@@ -5,7 +5,7 @@ use std::path::Path;
 
 use ah_plugin_api::{Change, Dir, Error, ErrorKind, OmitReason, RelPath, Snapshot};
 
-use super::at::{self, Tree};
+use super::at::Tree;
 use super::facade::Job;
 use super::journal::Journal;
 use super::plan::Plan;
@@ -17,6 +17,7 @@ use crate::seek::is_there;
 use crate::settings::Settings;
 use crate::text;
 use crate::timeline::{Event, EventBody};
+use crate::wrecked::Wreck;
 
 /// So many conflicts are named in an error; a dry run lists all.
 const NAMED: usize = 20;
@@ -157,18 +158,18 @@ pub(super) fn came_hidden(path: RelPath, to_be: bool) -> LeftAlone {
 }
 
 /// Restore does not touch repositories; whoever expects it to bring one back, or to move HEAD, should hear so.
-pub(super) fn head_note(target: &Snapshot, safety: &Snapshot, workspace: &Dir) -> Vec<String> {
+pub(super) fn head_note(target: &Snapshot, safety: &Snapshot, workspace: &Dir, root: &Path) -> Vec<String> {
     let Some(then) = &target.repository else { return Vec::new() };
-    let Some(now) = &safety.repository else {
-        // Not every way to a provider tells of repositories.
-        if !matches!(at::stat(workspace.as_fd(), b".git"), Ok(None)) {
-            return Vec::new();
-        }
-        let id = &target.id;
-        return vec![format!(
-            "the repository (.git) that was here is gone: restore leaves repositories alone; `ah agent fs branch {id}` makes a copy of all with one, HEAD, branch and index as they were"
-        )];
-    };
+    if let Some(wreck) = Wreck::of(workspace) {
+        let told = format!("{}; restore leaves repositories alone", wreck.told());
+        // That moment's may have been none either.
+        return match wreck == Wreck::Gone || then.head.is_some() {
+            true => vec![format!("{told}: {}", wreck.way_back(root, &target.id))],
+            false => vec![told],
+        };
+    }
+    // Not every way to a provider tells of repositories.
+    let Some(now) = &safety.repository else { return Vec::new() };
     if (&then.head, &then.branch) == (&now.head, &now.branch) {
         return Vec::new();
     }

@@ -32,11 +32,13 @@ fn a_repository_that_is_gone_or_broken_holds_a_branch() {
     git(&branch, &["add", "work"]);
     git(&branch, &["commit", "-q", "-m", "work"]);
     fs::remove_file(branch.join("work")).unwrap();
-    let (head, aside) = (branch.join(".git/HEAD"), world.path("aside"));
-    fs::rename(&head, &aside).unwrap();
-    // The commit is there still, and is nowhere else.
-    refused(&world, "perhaps commits (its repository is broken or gone)");
-    fs::rename(&aside, &head).unwrap();
+    for part in ["HEAD", "refs", "objects"] {
+        let (part, aside) = (branch.join(".git").join(part), world.path("aside"));
+        fs::rename(&part, &aside).unwrap();
+        // The commit is there still, and is nowhere else.
+        refused(&world, "perhaps commits (its repository is broken or gone)");
+        fs::rename(&aside, &part).unwrap();
+    }
     refused(&world, "HEAD moved");
     for entry in fs::read_dir(&branch).unwrap() {
         let path = entry.unwrap().path();

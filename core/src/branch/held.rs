@@ -23,6 +23,7 @@ use crate::text;
 use crate::versioned;
 use crate::walk::{self, Source};
 use crate::workspace::{Served, Workspace};
+use crate::wrecked::Wreck;
 
 /// So many of the files that were changed in a branch are named.
 const NAMED: usize = 10;
@@ -268,12 +269,15 @@ impl Workspace {
             }
         }
         let now = RepositoryMark::of(&branch)?;
+        // What is half taken away already is none any more. Else nobody can tell what commits are in what is left, or were in it.
+        let is_lost = file.repository.is_some()
+            && file.record.state != BranchState::Removing
+            && (now.is_none() || Wreck::of(&branch).is_some());
+        if is_lost {
+            held.push("perhaps commits (its repository is broken or gone)".to_owned());
+        }
         let moved = match (&file.repository, &now) {
-            // What is half taken away already has no HEAD. Else nobody can tell what commits are in what is left, or were in it.
-            (Some(_), None) if file.record.state != BranchState::Removing => {
-                held.push("perhaps commits (its repository is broken or gone)".to_owned());
-                None
-            }
+            _ if is_lost => None,
             (_, None) => None,
             (None, Some(_)) => Some("a repository of its own"),
             (Some(then), Some(now)) if then.head != now.head => Some("HEAD moved"),

@@ -69,6 +69,15 @@ fn table(report: &TimelineReport, app: &App) -> Table {
         report.moments.iter().map(|moment| (moment.record.id.as_str(), moment)).collect();
     let shown: HashSet<&str> =
         report.moments.iter().filter_map(|moment| moment.record.snapshot.as_ref()).map(SnapshotId::as_str).collect();
+    // Whoever marks a moment has the snapshot taken with it, under the same label.
+    // The first of those that share one comes last.
+    let marks = report.moments.iter().rev().filter(|moment| moment.record.kind == MomentKind::Manual);
+    let marked: HashMap<&SnapshotId, &Moment> =
+        marks.filter_map(|moment| Some((moment.record.exact()?, moment))).collect();
+    let is_a_marks = |event: &Event, snapshot: &SnapshotRecord| {
+        let mark = marked.get(&snapshot.id).filter(|mark| mark.seq < event.seq);
+        mark.is_some_and(|mark| snapshot.kind == SnapshotKind::Manual && mark.record.label == snapshot.label)
+    };
     // The sessions whose rows stand below a prompt by now.
     let mut prompted: HashSet<&str> = HashSet::new();
     let mut table = Table::new(&["WHEN", "SESSION", "EVENT", "ID", "WHAT"]);
@@ -78,7 +87,8 @@ fn table(report: &TimelineReport, app: &App) -> Table {
             EventBody::MomentUpdate(_) => continue,
             _ if report.came_to_nothing(event) => continue,
             EventBody::Snapshot { snapshot }
-                if snapshot.kind == SnapshotKind::Auto && shown.contains(snapshot.id.as_str()) =>
+                if (snapshot.kind == SnapshotKind::Auto && shown.contains(snapshot.id.as_str()))
+                    || is_a_marks(event, snapshot) =>
             {
                 continue;
             }

@@ -20,6 +20,9 @@ fn a_moment_by_hand() {
         for (reference, content) in [(id.as_str(), "one"), ("tests pass", "one"), ("again", "two"), ("@", "two")] {
             assert_eq!(cat(world, reference, "f").as_deref(), Some(content), "{reference}");
         }
+        // One row, though there are two things.
+        let rows = world.run(["timeline"]).stdout;
+        assert!(rows.matches("tests pass").count() == 1 && rows.contains(&id), "{rows}");
         let show = world.json("session-show", &["session", "show"]);
         assert_eq!((&show["session"]["name"], &show["moments"]), (&json!("main"), &json!(2)));
         assert_eq!(world.refused(2, &["moment", "-m", "a\nb"]), "invalid-argument");

@@ -167,7 +167,10 @@ fn what_a_branch_changed_is_told_whatever_is_done_in_the_workspace() {
         assert_eq!(bench.sh(&format!("cat {0}/src/main {0}/third", second.display())), "3\n3");
         // What they hold is known, and held.
         let refused = bench.0.run(["agent", "fs", "rm", "second"]);
-        assert!(refused.code == 4 && refused.stderr.contains("3 changed files, 1 deleted file"), "{refused:?}");
+        assert!(
+            refused.code == 4 && refused.stderr.contains("2 changed files, 3 snapshots of its own, 2 deleted files"),
+            "{refused:?}"
+        );
         bench.0.fs(["rm", "first"]);
         bench.0.fs(["rm", "--force", "second"]);
     });

@@ -269,10 +269,11 @@ impl Workspace {
             }
         }
         let now = RepositoryMark::of(&branch)?;
-        // What is half taken away already is none any more. Else nobody can tell what commits are in what is left, or were in it.
+        // What is half taken away already is none any more. Else nobody can tell what commits are in what is left, or were in it. One that only lacks the
+        // commit that it was made with may have been so by then.
         let is_lost = file.repository.is_some()
             && file.record.state != BranchState::Removing
-            && (now.is_none() || Wreck::of(&branch).is_some());
+            && (GitDir::of(branch.as_fd()).is_none() || (file.repository != now && Wreck::of(&branch).is_some()));
         if is_lost {
             held.push("perhaps commits (its repository is broken or gone)".to_owned());
         }

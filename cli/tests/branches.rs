@@ -1,5 +1,4 @@
 //! Taking branches away: what is nowhere else stays unless it is forced, and what fails changes nothing.
-
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 #[path = "branches/base.rs"]

@@ -547,7 +547,8 @@ fn what_is_not_kept_for_a_branch_is_named_before_it_is_changed() {
         assert!(status().contains("; 1 path that it reads in the workspace is not kept for it: large"));
         bench.sh(&format!("echo other > {root}/large"));
         assert_eq!(bench.sh(&format!("cat {text}/large")), "other");
-        let told = "1 path that it reads in the workspace became other there, and its snapshots do not hold it as now: large";
+        let told =
+            "1 path that it reads in the workspace became other there, and its snapshots do not hold it as now: large";
         assert!(status().contains(told) && !status().contains("not kept"), "{}", status());
     });
 }

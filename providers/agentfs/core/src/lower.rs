@@ -100,6 +100,13 @@ impl Lower {
         Ok(nothing)
     }
 
+    /// Takes all that waits to be written on this filesystem to the disk. Costs that.
+    pub(crate) fn sync(&self) -> Result<()> {
+        // What somebody's file lost before is told once, to each who has something open there, and is none of ours.
+        let answer = platform::sync_all_of(&self.root).or_else(|_| platform::sync_all_of(&self.root));
+        answer.map_err(Error::io("taking what is below to the disk"))
+    }
+
     /// Whether a directory is this one.
     pub(crate) fn is(&self, device: u64, ino: u64) -> bool {
         (self.device, self.ino) == (device, ino)

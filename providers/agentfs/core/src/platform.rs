@@ -124,6 +124,21 @@ pub(crate) fn begin_to_write(file: &File) {
     let _ = file;
 }
 
+/// Takes all that waits to be written on a directory's filesystem to the disk.
+pub(crate) fn sync_all_of(directory: &OwnedFd) -> rustix::io::Result<()> {
+    #[cfg(target_os = "linux")]
+    {
+        rustix::fs::syncfs(directory)
+    }
+    // May return before it is done.
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = directory;
+        rustix::fs::sync();
+        Ok(())
+    }
+}
+
 /// This thread works when nobody else wants to.
 pub(crate) fn stand_back() {
     // Of a thread, on Linux.

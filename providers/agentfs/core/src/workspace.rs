@@ -197,11 +197,11 @@ impl Workspace {
 
     /// A snapshot of a branch, at a cost that depends on nothing but the changes of the last milliseconds. Every change that had
     /// returned before the call is in it, none that begins after its return is, and a change that runs meanwhile is in it
-    /// wholly or not at all. After an error there is none.
+    /// wholly or not at all. After an error there is none. A durable one is so with what it reads below: see [`Workspace::persist_with_below`].
     pub fn snapshot(&self, branch: BranchId, label: &[u8], class: Class) -> Result<SnapshotId> {
         let snapshot = SnapshotId(self.engine.snapshot(branch.0, label)?);
         if class == Class::Durable
-            && let Err(error) = self.engine.persist()
+            && let Err(error) = self.persist_with_below()
         {
             let _ = self.engine.delete_snapshot(snapshot.0);
             return Err(error);
@@ -263,6 +263,19 @@ impl Workspace {
     /// As [`Workspace::sync`], sooner where few contents were written, but gives no space back.
     pub fn persist(&self) -> Result<()> {
         self.engine.persist()
+    }
+
+    /// As [`Workspace::persist`], and what was below when bases were taken, of which it is not known that the disk has it: all that waits to be written on that filesystem, whoever's it is. That is so
+    /// for seconds behind a base, and where older programs took it.
+    pub fn persist_with_below(&self) -> Result<()> {
+        self.engine.take_below_to_disk()?;
+        self.engine.persist()
+    }
+
+    /// Whether the disk has what a snapshot reads below, as far as that is known.
+    pub fn below_is_on_disk(&self, snapshot: SnapshotId) -> bool {
+        let line = read_lock(&self.engine.state).snapshots.get(&snapshot.0).map(|snapshot| snapshot.line);
+        line.is_some_and(|line| self.engine.below_is_on_disk(line))
     }
 
     /// Writes everything that was changed before this call down, so that it survives the death of this process.

@@ -94,3 +94,46 @@ fn a_branch_of_a_linked_work_tree_is_never_the_users_own_repository() {
     let head = String::from_utf8(head.unwrap().stdout).unwrap();
     assert!(head.starts_with(".git\n") && head.trim().len() == 5 + 40, "{head}");
 }
+
+#[test]
+fn what_a_durable_snapshot_of_a_branch_reads_below_is_on_the_disk_with_it() {
+    let Some(disk) = Disk::new("ext4", 200, "commit=300") else { return };
+    for name in ["work", "store", "own", "branches"] {
+        std::fs::create_dir(disk.at().join(name)).unwrap();
+    }
+    run("sync", &["-f", disk.at().to_str().unwrap()]);
+    // Names and sizes are on the disk with whatever is synced next; contents, half a minute later.
+    for name in ["one", "two", "three"] {
+        std::fs::write(disk.at().join("work").join(name), [b'x'; 5000]).unwrap();
+    }
+    let provider = AgentFsProvider::new();
+    let open = |name: &str| Dir::open(disk.at().join(name)).unwrap();
+    let (store, own, work, target) = (open("store"), open("own"), open("work"), open("branches"));
+    let cx = Context::quiet();
+    let request = |id: &str, durability| SnapshotRequest {
+        id: SnapshotId::new(id).unwrap(),
+        created: Timestamp { secs: 1, nanos: 2 },
+        label: None,
+        attributes: BTreeMap::new(),
+        durability,
+        policy: CapturePolicy::default(),
+    };
+    let base = request("base", Durability::Instant);
+    let base = provider.snapshot(&Place::new(&store).with_workspace(&work), &base, &cx).unwrap();
+    let clone = CloneRequest { snapshot: base.reference, name: FileName::new("b").unwrap() };
+    let made = provider.clone_snapshot(&Place::new(&store).with_target(&target), &clone, &cx).unwrap();
+    let branch = Dir::open(&made.path).unwrap();
+    let durable = request("durable", Durability::Durable);
+    provider.snapshot(&Place::new(&own).with_workspace(&branch), &durable, &cx).unwrap();
+    let cut = disk.image().with_file_name("cut");
+    run("cp", &["--sparse=always", disk.image().to_str().unwrap(), cut.to_str().unwrap()]);
+    let store_path = store.path().to_owned();
+    drop((store, own, work, target, branch, provider));
+    end_service(&store_path);
+    ah_test_disks::unmount(disk.at());
+    run("mount", &["-o", "loop", cut.to_str().unwrap(), disk.at().to_str().unwrap()]);
+    let held = ["one", "two", "three"].map(|name| std::fs::read(disk.at().join("work").join(name)));
+    for held in held {
+        assert_eq!(held.unwrap(), [b'x'; 5000]);
+    }
+}

@@ -2,6 +2,7 @@
 //! moved or that was replaced by an equal one.
 //!
 //! A hash covers contents and extended attributes but SELinux's, of a link where it points. It is noted of what had not changed by its turn, and taken over from an earlier base where the file is the same.
+//! What is taken over is of this boot: after a power cut a file can have the attributes that it had, and other contents. Before anything is hashed the disk has it (`on_disk`).
 //! A file is hashed when whatever is changed in it from then on bears a later change time, and counts if that time is the same afterwards.
 
 use std::collections::HashMap;
@@ -63,8 +64,8 @@ pub(crate) struct Fingerprints {
     files: Vec<Fingerprint>,
 }
 
-/// What files were found to hold, by device and inode: size, times of modification and change, hash.
-pub(crate) type Hashes = HashMap<(u64, u64), (u64, Time, Time, Hash)>;
+/// What files were found to hold, by device and inode: size, times of modification and change, how often what is below had been taken to the disk, hash.
+pub(crate) type Hashes = HashMap<(u64, u64), (u64, Time, Time, u64, Hash)>;
 
 /// What of a fingerprint is not its name is smaller, in bytes.
 const ENTRY: usize = 110;
@@ -208,6 +209,8 @@ impl Engine {
 
     /// `named`: all names are written down that can be. Else the next who opens the store goes on.
     fn fingerprint_and_pin(&self, base: LineId, named: bool) -> Result<()> {
+        // What the disk does not have yet is not what a power cut leaves, and a mapping that is shared goes on changing it under the same time.
+        self.take_below_to_disk()?;
         let mut pinning = self.begin_pinning(base);
         let whole = self.fingerprint_directories(base, &mut pinning);
         if let Some(pinning) = pinning {
@@ -221,8 +224,13 @@ impl Engine {
         let earlier: Vec<LineId> = {
             let state = read_lock(&self.state);
             let bases = state.lines.iter().rev().filter(|&(&id, line)| id < base && line.parent.is_none());
-            bases.map(|(&id, _)| id).take(EARLIER).collect()
+            bases.map(|(&id, _)| id).collect()
         };
+        let earlier: Vec<LineId> = earlier
+            .into_iter()
+            .filter(|&earlier| self.is_told_by_attributes(earlier).unwrap_or(false))
+            .take(EARLIER)
+            .collect();
         let mut left = READ;
         if self.keep_stores(base, &earlier, AT_FIRST, (&mut left, pinning))?.is_break() {
             return Ok(false);
@@ -365,9 +373,10 @@ impl Engine {
             return Ok(None);
         }
         let name = (found.device, found.ino);
+        let times = self.on_disk.times();
         let was = lock(&self.hashes).get(&name).copied();
-        if let Some((size, mtime, ctime, hash)) = was
-            && (size, mtime, ctime) == (found.size, found.mtime, found.ctime)
+        if let Some((size, mtime, ctime, then, hash)) = was
+            && (size, mtime, ctime, then) == (found.size, found.mtime, found.ctime, times)
         {
             return Ok(Some((found, hash)));
         }
@@ -384,7 +393,7 @@ impl Engine {
         if hashes.len() >= HASHES {
             hashes.clear();
         }
-        hashes.insert(name, (found.size, found.mtime, found.ctime, hash));
+        hashes.insert(name, (found.size, found.mtime, found.ctime, times, hash));
         Ok(Some((found, hash)))
     }
 

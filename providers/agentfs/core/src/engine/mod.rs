@@ -7,11 +7,12 @@
 //! - `complete`: what branches took over of files below is copied behind them.
 //! - `remembered`: the names in the directories below, as they were when a base was taken.
 //! - `fingerprints`: what the files below held then, as hashes; `objects`: the stores of objects that repositories have, which are kept whole.
+//! - `on_disk`: whether the disk has what was below when a base was taken.
 //! - `pins`: files of their own that hold it, for snapshots; `pinning`: when those are made, and when they go; `unkept`: what there is none of.
 //! - `reclaim`: what deleted snapshots and branches leave.
 //! - `fsck`: everything compared with everything.
 //!
-//! Locks, in the order in which they are taken: a pen's `snapshots`, a pen's stripe, a pen's `ops`, `copying`, `sweeping`, `reclaiming`, `checkpointing`, `syncing`, `giving`, the log, a pen's gate, the state;
+//! Locks, in the order in which they are taken: a pen's `snapshots`, a pen's stripe, a pen's `ops`, `copying`, `sweeping`, `reclaiming`, `checkpointing`, that of `on_disk`, `syncing`, `giving`, the log, a pen's gate, the state;
 //! a pin's making, or what is decided about pins, is taken last, and so is the base.
 
 mod complete;
@@ -19,6 +20,7 @@ mod durable;
 mod fingerprints;
 mod fsck;
 mod objects;
+mod on_disk;
 mod pen;
 mod pinning;
 mod pins;
@@ -157,6 +159,7 @@ pub(crate) struct Engine {
     changed_below: Mutex<BTreeMap<LineId, ChangedPaths>>,
     /// What files below were found to hold.
     hashes: Mutex<fingerprints::Hashes>,
+    on_disk: on_disk::OnDisk,
     /// What is not kept of what is below.
     not_kept: Mutex<unkept::Unkept>,
     /// That there is something for the log.
@@ -259,8 +262,10 @@ impl Engine {
         let resumed = resumable.is_some();
         // What a process wrote that died may not be on the disk.
         let older = log::older(&logs, log.number())?;
+        let state = State::load(layers)?;
         let engine = Self {
-            state: RwLock::new(State::load(layers)?),
+            on_disk: on_disk::OnDisk::of(&state)?,
+            state: RwLock::new(state),
             segments,
             lower,
             options,
@@ -329,6 +334,7 @@ impl Engine {
             let _ = write_lock(&self.state).forget_snapshot(snapshot);
             return Err(error);
         }
+        self.on_disk.wait_for(line);
         Ok((snapshot, line))
     }
 

@@ -14,6 +14,7 @@
 //! | `h` | line of a base, path below, NUL, name | what files in that directory held, from that name on: their fingerprints |
 //! | `j` | line of a base | its branches show what is pinned as it was |
 //! | `j` | line of a base, inode below | how many names a file had whose fingerprint was taken, if more than one |
+//! | `j` | line of a base, 0 | the disk has what was below when it was taken: in which boot that was written down, zeros if fingerprints are older |
 //! | `k` | line, epoch | a point that was deleted, whose rows are not cleared up yet |
 //! | `l` | line | the line |
 //! | `m` | name | a counter |

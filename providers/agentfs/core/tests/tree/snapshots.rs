@@ -216,3 +216,32 @@ fn what_has_many_versions_is_seen_as_it_was() {
     drop(workspace);
     place.check();
 }
+
+#[test]
+fn a_durable_snapshot_has_what_it_reads_below_on_the_disk_and_others_do_not_wait_for_that() {
+    let place = Place::new();
+    std::fs::write(place.lower().join("below"), "below").unwrap();
+    let workspace = place.create();
+    let base = workspace.base(b"base").unwrap();
+    let branch = workspace.branch(base, b"branch").unwrap();
+    let instant = snapshot(&workspace, branch);
+    assert_eq!([base, instant].map(|id| workspace.below_is_on_disk(id)), [false, false]);
+    workspace.persist().unwrap();
+    assert!(!workspace.below_is_on_disk(instant));
+    let durable = workspace.snapshot(branch, b"durable", Class::Durable).unwrap();
+    assert_eq!([base, instant, durable].map(|id| workspace.below_is_on_disk(id)), [true; 3]);
+    let later = workspace.base_with_names(b"later").unwrap();
+    assert_eq!([durable, later].map(|id| workspace.below_is_on_disk(id)), [true, false]);
+    workspace.sync().unwrap();
+    drop(workspace);
+    // That it was is known by who opens the store next.
+    let workspace = place.open();
+    assert_eq!([durable, later].map(|id| workspace.below_is_on_disk(id)), [true, false]);
+    // Nothing is hashed before.
+    workspace.take_fingerprints(later).unwrap();
+    assert!(workspace.below_is_on_disk(later));
+    workspace.sync().unwrap();
+    drop(workspace);
+    place.check();
+    assert!(place.open().below_is_on_disk(later));
+}

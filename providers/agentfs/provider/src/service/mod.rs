@@ -269,11 +269,12 @@ impl Provider for Service {
         };
         let kept = taken.and_then(|number| {
             lock(&open.volatile).insert(number);
-            if durable && let Err(error) = open.sync() {
-                let _ = open.tree.delete_snapshot(number);
-                return Err(error);
-            }
-            Ok(number)
+            let on_disk = match branch {
+                _ if !durable => Ok(()),
+                Some(_) => open.sync(),
+                None => open.sync_base(number),
+            };
+            on_disk.inspect_err(|_| drop(open.tree.delete_snapshot(number))).map(|()| number)
         });
         let mut known = lock(&open.known);
         match kept {

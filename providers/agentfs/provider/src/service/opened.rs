@@ -86,11 +86,18 @@ impl Open {
         !lock(&self.volatile).contains(&number)
     }
 
-    /// Takes everything to the disk: the snapshots that had been taken before survive a power cut then.
+    /// Takes everything to the disk, and what is read below: the snapshots that had been taken before survive a power cut then.
     pub(super) fn sync(&self) -> Result<()> {
         let before = lock(&self.volatile).clone();
-        self.tree.persist().map_err(|e| fail("cannot put the snapshot on disk", &e))?;
+        self.tree.persist_with_below().map_err(|e| fail("cannot put the snapshot on disk", &e))?;
         lock(&self.volatile).retain(|number| !before.contains(number));
+        Ok(())
+    }
+
+    /// Takes a base to the disk without what is below, for which who makes a branch does not wait: that comes behind it.
+    pub(super) fn sync_base(&self, base: Number) -> Result<()> {
+        self.tree.persist().map_err(|e| fail("cannot put the snapshot on disk", &e))?;
+        lock(&self.volatile).remove(&base);
         Ok(())
     }
 }

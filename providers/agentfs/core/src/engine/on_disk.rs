@@ -1,0 +1,105 @@
+//! Whether the disk has what was below when a base was taken. A file that was just written has its new attributes on the disk before its contents (ext4: up to half a minute), and what is written through
+//! a shared mapping moves no time before the system writes it back. So equal attributes tell of equal contents, also after a power cut, only once the lower filesystem was synced.
+//!
+//! It is synced behind each base, before anything is hashed, once for all bases that wait then; or by the first who wants a snapshot of such a base to be durable. The row `j` of a base, with a zero, says that it was.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::remembered::row_of;
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::rows::key::{self, LineId};
+use crate::state::State;
+use crate::{lock, read_lock, write_lock};
+
+/// What is known of what is below and the disk.
+#[derive(Default)]
+pub(super) struct OnDisk {
+    /// Bases of which it is not known that the disk has what was below.
+    waiting: Mutex<BTreeSet<LineId>>,
+    /// Held while it is taken there.
+    syncing: Mutex<()>,
+    /// How often it was.
+    times: AtomicU64,
+}
+
+/// The row that says that the disk has what was below when a base was taken.
+fn row(base: LineId) -> Vec<u8> {
+    // No file has that inode.
+    key::of_line(b'j', base, Some(0))
+}
+
+/// What is in it: zeros if fingerprints are older, else in which boot that was.
+fn mark(boot: &str) -> [u8; 8] {
+    let mut mark = [0; 8];
+    mark.copy_from_slice(&blake3::hash(boot.as_bytes()).as_bytes()[..8]);
+    mark
+}
+
+impl OnDisk {
+    pub(super) fn of(state: &State) -> Result<Self> {
+        let mut waiting = BTreeSet::new();
+        for (&line, _) in state.lines.iter().filter(|(_, line)| line.parent.is_none() && !line.points.is_empty()) {
+            if state.layers.get(&row(line))?.is_none() {
+                waiting.insert(line);
+            }
+        }
+        Ok(Self { waiting: Mutex::new(waiting), ..Self::default() })
+    }
+
+    pub(super) fn wait_for(&self, base: LineId) {
+        lock(&self.waiting).insert(base);
+    }
+
+    /// How often what is below was taken to the disk: what was hashed before that may not be what is there.
+    pub(super) fn times(&self) -> u64 {
+        self.times.load(Ordering::SeqCst)
+    }
+}
+
+impl Engine {
+    /// Takes what was below when bases were taken to the disk, if it is not known to be there of each: all that waits to be written on that filesystem, whoever's it is.
+    pub(crate) fn take_below_to_disk(&self) -> Result<()> {
+        if lock(&self.on_disk.waiting).is_empty() || self.options.without_lower {
+            return Ok(());
+        }
+        let _one = lock(&self.on_disk.syncing);
+        // Those that another who was waited for has not had.
+        let bases = lock(&self.on_disk.waiting).clone();
+        if bases.is_empty() {
+            return Ok(());
+        }
+        self.lower.sync()?;
+        self.on_disk.times.fetch_add(1, Ordering::SeqCst);
+        // What cannot be written down is true all the same, as long as the store is open.
+        if self.room_for_rows().is_ok() {
+            let mut state = write_lock(&self.state);
+            for &base in &bases {
+                if self.base_seen(&state, base).is_none() {
+                    continue;
+                }
+                let fingerprints = row_of(b'h', base, b"");
+                let first = matches!(state.layers.next(&fingerprints, &fingerprints), Ok(None));
+                let mark = if first { mark(&self.boot) } else { [0; 8] };
+                state.layers.put(&row(base), mark.to_vec());
+            }
+            drop(state);
+            self.wake();
+        }
+        lock(&self.on_disk.waiting).retain(|base| !bases.contains(base));
+        Ok(())
+    }
+
+    /// Whether the disk has what was below when the base of a line was taken, as far as that is known.
+    pub(crate) fn below_is_on_disk(&self, line: LineId) -> bool {
+        let base = read_lock(&self.state).chain(line).map(|chain| chain.base);
+        self.options.without_lower || base.is_ok_and(|base| !lock(&self.on_disk.waiting).contains(&base))
+    }
+
+    /// Whether a file that has the attributes which a fingerprint of that base names holds what that says: it was hashed when the disk had it, and there was no power cut since.
+    pub(super) fn is_told_by_attributes(&self, base: LineId) -> Result<bool> {
+        Ok(read_lock(&self.state).layers.get(&row(base))?.is_some_and(|row| *row == mark(&self.boot)))
+    }
+}

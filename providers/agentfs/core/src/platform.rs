@@ -221,7 +221,24 @@ fn step_by_step(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> rustix::io:
 /// The time, to the nanosecond.
 pub(crate) fn now() -> Time {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Time { secs: since.as_secs() as i64, nanos: since.subsec_nanos() }
+    Time { secs: since.as_secs() as i64 + ahead(), nanos: since.subsec_nanos() }
+}
+
+/// By how much this thread's clock is ahead of the kernel's, in seconds.
+#[cfg(not(test))]
+const fn ahead() -> i64 {
+    0
+}
+
+#[cfg(test)]
+fn ahead() -> i64 {
+    AHEAD.get()
+}
+
+#[cfg(test)]
+thread_local! {
+    /// For tests, in which it can be: files that were changed while the clock was wrong.
+    pub(crate) static AHEAD: std::cell::Cell<i64> = const { std::cell::Cell::new(0) };
 }
 
 /// The time that the kernel stamps files with, which may lag behind [`now`] by a tick.
@@ -229,13 +246,13 @@ fn stamp() -> Time {
     #[cfg(target_os = "linux")]
     {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-        Time { secs: time.tv_sec, nanos: time.tv_nsec as u32 }
+        Time { secs: time.tv_sec + ahead(), nanos: time.tv_nsec as u32 }
     }
     #[cfg(not(target_os = "linux"))]
     {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let before = since.saturating_sub(Duration::from_millis(20));
-        Time { secs: before.as_secs() as i64, nanos: before.subsec_nanos() }
+        Time { secs: before.as_secs() as i64 + ahead(), nanos: before.subsec_nanos() }
     }
 }
 
@@ -251,6 +268,11 @@ pub(crate) fn settled_time(whole_seconds: bool) -> Time {
         settle(time);
     }
     time
+}
+
+/// Whether a time lies in the future by more than what is stamped now can: only a clock that was ahead has stamped it, and what is changed from now on bears another.
+pub(crate) fn is_to_come(time: Time) -> bool {
+    time.secs > now().secs + 2
 }
 
 /// Waits until files are stamped later than `time`; gives up after 50 ms, when `time` lies in the future.

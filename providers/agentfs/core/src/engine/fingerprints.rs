@@ -3,7 +3,7 @@
 //!
 //! A hash covers contents and extended attributes but SELinux's, of a link where it points. It is noted of what had not changed by its turn, and taken over from an earlier base where the file is the same.
 //! What is taken over is of this boot: after a power cut a file can have the attributes that it had, and other contents. Before anything is hashed the disk has it (`on_disk`).
-//! A file is hashed when whatever is changed in it from then on bears a later change time, and counts if that time is the same afterwards.
+//! A file is hashed when whatever is changed in it from then on bears a later change time, and counts if that time is the same afterwards. One that bears a time to come is another as soon as it is changed.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -106,6 +106,11 @@ pub(super) fn rows_of(
     rows
 }
 
+/// Whether what bears that time of change may have been changed since a base was taken. A time to come was there before, unless the clock was set back since then.
+pub(super) fn is_later(changed: Time, base: Time) -> bool {
+    changed > base && !(platform::is_to_come(changed) && base <= platform::now())
+}
+
 /// What a link has for a hash. No file has it: the target has a byte before it, which does not count for its size.
 pub(crate) fn hash_of_target(target: &[u8]) -> Hash {
     let mut hasher = blake3::Hasher::new();
@@ -172,7 +177,8 @@ impl Fingerprint {
             && (self.ino, self.size, self.mtime, self.ctime) == (origin.ino, origin.size, origin.mtime, origin.ctime)
     }
 
-    fn is_of_found(&self, found: &Found) -> bool {
+    /// Whether it is of what is found now, to all that attributes tell.
+    pub(crate) fn is_of_found(&self, found: &Found) -> bool {
         (self.ino, self.size, self.btime) == (found.ino, found.size, found.btime)
             && (self.mtime, self.ctime) == (found.mtime, found.ctime)
     }
@@ -270,7 +276,7 @@ impl Engine {
             let below = join(path, name);
             // One that cannot be read is none of this user's.
             let Ok(Some(found)) = self.lower.find(&below) else { continue };
-            if (found.kind, found.ino, found.device) != (*kind, *ino, 0) || found.ctime > time {
+            if (found.kind, found.ino, found.device) != (*kind, *ino, 0) || is_later(found.ctime, time) {
                 continue;
             }
             let Told::Hash(hash, open) = self.told_of(earlier, &below, &found, left)? else { continue };
@@ -382,7 +388,7 @@ impl Engine {
         }
         let whole_seconds = found.ctime.nanos == 0 && found.mtime.nanos == 0;
         let changed = if whole_seconds { Time { nanos: 999_999_999, ..found.ctime } } else { found.ctime };
-        if !platform::settle(changed) {
+        if !platform::is_to_come(changed) && !platform::settle(changed) {
             return Ok(None);
         }
         let Some(hash) = self.hash(file, found.size)? else { return Ok(None) };

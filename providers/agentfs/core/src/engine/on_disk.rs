@@ -19,6 +19,8 @@ use crate::{lock, read_lock, write_lock};
 pub(super) struct OnDisk {
     /// Bases of which it is not known that the disk has what was below.
     waiting: Mutex<BTreeSet<LineId>>,
+    /// Those that waited when the store was opened, and those whose fingerprints are older than that: a power cut may have left less than they name.
+    doubted: BTreeSet<LineId>,
     /// Held while it is taken there.
     syncing: Mutex<()>,
     /// How often it was.
@@ -40,13 +42,17 @@ fn mark(boot: &str) -> [u8; 8] {
 
 impl OnDisk {
     pub(super) fn of(state: &State) -> Result<Self> {
-        let mut waiting = BTreeSet::new();
+        let (mut waiting, mut doubted) = (BTreeSet::new(), BTreeSet::new());
         for (&line, _) in state.lines.iter().filter(|(_, line)| line.parent.is_none() && !line.points.is_empty()) {
-            if state.layers.get(&row(line))?.is_none() {
+            let row = state.layers.get(&row(line))?;
+            if row.is_none() {
                 waiting.insert(line);
             }
+            if row.is_none_or(|row| *row == [0; 8]) {
+                doubted.insert(line);
+            }
         }
-        Ok(Self { waiting: Mutex::new(waiting), ..Self::default() })
+        Ok(Self { waiting: Mutex::new(waiting), doubted, ..Self::default() })
     }
 
     pub(super) fn wait_for(&self, base: LineId) {
@@ -96,6 +102,11 @@ impl Engine {
     pub(crate) fn below_is_on_disk(&self, line: LineId) -> bool {
         let base = read_lock(&self.state).chain(line).map(|chain| chain.base);
         self.options.without_lower || base.is_ok_and(|base| !lock(&self.on_disk.waiting).contains(&base))
+    }
+
+    /// Whether what is below can be older than a base's fingerprints say, though its times are from before.
+    pub(crate) fn is_doubted(&self, base: LineId) -> bool {
+        self.on_disk.doubted.contains(&base)
     }
 
     /// Whether a file that has the attributes which a fingerprint of that base names holds what that says: it was hashed when the disk had it, and there was no power cut since.

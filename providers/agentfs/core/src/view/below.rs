@@ -33,7 +33,7 @@ impl View {
             }
             (Some(found), _) => {
                 found.kind != Kind::Directory
-                    && found.ctime > self.base
+                    && self.is_later(&found, &path)?
                     && !(thorough && self.same_then(&found, &path)?.is_some_and(|then| then.shows_as(&found)))
             }
             // What came and went again is none.

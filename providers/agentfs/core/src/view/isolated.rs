@@ -38,12 +38,17 @@ impl View {
 
     /// Whether what a branch has of a file below is what it was when the base was taken, and must be read as that.
     pub(super) fn is_then(&self, origin: &Origin) -> bool {
-        self.is_isolated() && origin.ctime <= self.base
+        // One that bears a time to come is so if that is what is kept of it.
+        let is_known = || matches!(self.engine.fingerprint(self.chain.base, &origin.path), Ok(Some((then, _))) if then.is_of(origin));
+        self.is_isolated() && (origin.ctime <= self.base || is_known())
     }
 
     /// Whether what is found below is that inode, and nothing was done to it since the base was taken.
-    pub(super) fn is_unchanged(&self, ino: Ino, found: Option<&Found>) -> Result<bool> {
-        let Some(found) = found.filter(|found| found.ctime <= self.base) else { return Ok(false) };
+    pub(super) fn is_unchanged(&self, ino: Ino, found: Option<&Found>, path: &[u8]) -> Result<bool> {
+        let Some(found) = found else { return Ok(false) };
+        if self.is_later(found, path)? {
+            return Ok(false);
+        }
         let reused = ino < LOWER;
         Ok(ino == ROOT || self.engine.number_of(found.device, found.ino, found.btime, reused)? == ino)
     }
@@ -55,8 +60,9 @@ impl View {
         let found = if is_closed { None } else { found? };
         let there = self.reach(below)?.filter(|there| there.ctime <= self.base);
         // Nothing came, went or was replaced in it, if it is the one.
-        let same_place = there.is_some_and(|there| self.is_it(directory, &there).unwrap_or(false));
-        if same_place && found.as_ref().is_none_or(|found| found.ctime <= self.base) {
+        let same_place = there.is_some_and(|there| self.is_it(directory, &there, below).unwrap_or(false));
+        let is_as_then = found.as_ref().map_or(Ok(true), |found| Ok::<_, Error>(!self.is_later(found, path)?))?;
+        if same_place && is_as_then {
             return Ok(None);
         }
         let Some(then) = self.then_of(directory, below)? else { return Ok(None) };
@@ -65,9 +71,7 @@ impl View {
             let came = is_closed || found.is_some() && self.is_whole(below, &then.names)?;
             return Ok(came.then_some(None));
         };
-        if found
-            .is_some_and(|found| (found.ino, found.kind, found.device) == (ino, kind, 0) && found.ctime <= self.base)
-        {
+        if is_as_then && found.is_some_and(|found| (found.ino, found.kind, found.device) == (ino, kind, 0)) {
             return Ok(None);
         }
         Ok(self.named_then(directory, below, path)?.filter(Option::is_some))
@@ -75,7 +79,7 @@ impl View {
 
     /// Whether what is found below was born, or got that name, after the base was taken, as far as that is known.
     pub(super) fn came_later(&self, found: &Found, path: &[u8]) -> Result<bool> {
-        if found.ctime <= self.base {
+        if !self.is_later(found, path)? {
             return Ok(false);
         }
         let (above, name) = split(path);
@@ -84,12 +88,12 @@ impl View {
         Ok(found.btime > self.base || !then.is_none_or(is_listed))
     }
 
-    fn is_it(&self, directory: Ino, there: &Found) -> Result<bool> {
+    fn is_it(&self, directory: Ino, there: &Found, below: &[u8]) -> Result<bool> {
         let row = self.seen(&key::inode(directory))?;
         let inode = row.as_deref().map(Inode::decode).transpose()?.flatten();
         match inode.and_then(|inode| inode.origin) {
             Some(origin) => Ok((origin.device, origin.ino, origin.btime) == (there.device, there.ino, there.btime)),
-            None => self.is_unchanged(directory, Some(there)),
+            None => self.is_unchanged(directory, Some(there), below),
         }
     }
 

@@ -17,7 +17,7 @@ impl View {
     /// it would be something else under the snapshot's name. A directory is what it was then, if that was written down: given. Else one in which a name came or went shows what is in it
     /// now; but one that may be another, since names changed beside it too, does not.
     pub(super) fn judge(&self, found: &Found, path: &[u8]) -> Result<Option<Arc<Remembered>>> {
-        if found.ctime <= self.base {
+        if !self.is_later(found, path)? {
             return Ok(None);
         }
         let is_directory = found.kind == Kind::Directory;
@@ -36,6 +36,19 @@ impl View {
             }
         }
         Err(error)
+    }
+
+    /// Whether what is found below is not known to be what was there when the base was taken. Its time of change tells, but of a file or link whose fingerprint bears the same: it may be of a clock that was ahead. And a file that a power cut left older
+    /// than it was has the time that it had before.
+    pub(super) fn is_later(&self, found: &Found, path: &[u8]) -> Result<bool> {
+        let is_later = found.ctime > self.base;
+        let has_print = found.device == 0 && matches!(found.kind, Kind::File | Kind::Symlink);
+        if !has_print || !is_later && !self.doubts {
+            return Ok(is_later);
+        }
+        let Some((then, _)) = self.engine.fingerprint(self.chain.base, path)? else { return Ok(is_later) };
+        let is_it = (then.ino, then.btime) == (found.ino, found.btime);
+        Ok(if is_it { !then.is_of_found(found) } else { is_later })
     }
 
     /// What was in a directory below when the base was taken, if that is known; of a pen that shows what is there now it is not asked.

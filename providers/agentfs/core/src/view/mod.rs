@@ -65,6 +65,8 @@ pub struct View {
     isolates: bool,
     /// Whether this tree shows what is pinned as it was: snapshots always do.
     keeps: bool,
+    /// Whether a power cut may have left what is below older than is written down of it.
+    doubts: bool,
     /// Whether it is of a branch, of which it is told what is changed below.
     tells: bool,
     known: Mutex<HashMap<Ino, Known>>,
@@ -138,6 +140,7 @@ impl View {
         };
         let (pen, chain, base, tells) = look().inspect_err(|_| engine.release(line, of))?;
         let isolates = engine.isolates(chain.base).inspect_err(|_| engine.release(line, of))?;
+        let doubts = engine.is_doubted(chain.base);
         Ok(Self {
             engine,
             line,
@@ -148,6 +151,7 @@ impl View {
             pen,
             isolates,
             keeps: at.is_some() || isolates,
+            doubts,
             tells,
             known: Mutex::default(),
             former: Mutex::default(),
@@ -271,7 +275,7 @@ impl View {
     fn node_below(&self, ino: Ino, path: &[u8]) -> Result<Node> {
         let found = self.engine.lower.find(path)?;
         if self.is_isolated()
-            && !self.is_unchanged(ino, found.as_ref())?
+            && !self.is_unchanged(ino, found.as_ref(), path)?
             && let Some(then) = self.node_then(ino, path)?
         {
             return Ok(then);
@@ -497,7 +501,7 @@ impl View {
             }
             return Ok(None);
         };
-        let is_changed = found.ctime > self.base;
+        let is_changed = self.is_later(&found, path)?;
         let found = self.as_then(found, path)?;
         let ino = self.number_of(&found, path)?;
         let row = self.seen(&key::inode(ino))?;

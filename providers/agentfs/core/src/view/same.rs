@@ -14,7 +14,7 @@ use crate::view::View;
 impl View {
     /// What a snapshot shows of what is found below: a file of the same contents, and a link to the same target, is the one that was there.
     pub(super) fn as_then(&self, found: Found, path: &[u8]) -> Result<Found> {
-        if self.at.is_none() || found.ctime <= self.base {
+        if self.at.is_none() || !self.is_later(&found, path)? {
             return Ok(found);
         }
         let then = self.same_then(&found, path)?.map(|then| then.as_found(&found));
@@ -63,7 +63,7 @@ impl View {
             let then = self.engine.fingerprint(self.chain.base, path)?;
             Ok(then.is_some_and(|(then, _)| then.hash == hash_of_target(&target)))
         };
-        let shows_now = self.at.is_none() && !(self.keeps && found.ctime <= self.base);
+        let shows_now = self.at.is_none() && !(self.keeps && !self.is_later(found, path)?);
         match shows_now || is_it()? || is_as_then()? {
             true => Ok(target),
             false => Err(self.changed(path, "replaced below")),

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::engine::fingerprints::{Fingerprint, Hash, rows_of};
+use crate::platform::AHEAD;
 use crate::rows::key::LineId;
 
 const OTHER: Hash = [7; 32];
@@ -76,4 +77,76 @@ fn what_a_file_held_before_it_was_taken_to_the_disk_is_not_believed_of_it_then()
     assert_eq!(engine.hash_of(&file).unwrap().unwrap().1, OTHER);
     let base = base(&engine);
     assert_eq!(print(&engine, base).0.hash, *blake3::hash(b"contents").as_bytes());
+}
+
+#[test]
+fn files_whose_time_of_change_is_to_come_are_kept_as_others_are() {
+    let place = Place::new();
+    let lower = place.0.path().join("lower");
+    std::fs::create_dir(lower.join("d")).unwrap();
+    for name in ["kept", "touched", "removed", "d/inner"] {
+        std::fs::write(lower.join(name), name).unwrap();
+    }
+    std::os::unix::fs::symlink("there", lower.join("link")).unwrap();
+    // They were written while the clock was three hours ahead.
+    AHEAD.set(-3 * 3600);
+    let engine = place.open();
+    let (line, view) = branch(&engine);
+    let base = read_lock(&engine.state).chain(line).unwrap().base;
+    engine.remember_names(base).unwrap();
+    engine.take_fingerprints(base).unwrap();
+    let id = engine.snapshot(line, b"").unwrap();
+    let epoch = read_lock(&engine.state).snapshots[&id].epoch;
+    let snapshot = || View::new(engine.clone(), line, Held::At(epoch)).unwrap();
+    let shown = |view: &View| {
+        let directory = view.lookup(ROOT, b"d").unwrap().ino;
+        let inner = view.lookup(directory, b"inner").unwrap().ino;
+        let link = view.lookup(ROOT, b"link").unwrap().ino;
+        let files = ["kept", "touched", "removed"].map(|name| content(view, name));
+        (files, view.read(inner, 0, 100).unwrap(), view.readlink(link).unwrap())
+    };
+    let all =
+        (["kept", "touched", "removed"].map(|name| name.as_bytes().to_vec()), b"d/inner".to_vec(), b"there".to_vec());
+    assert_eq!((shown(&view), shown(&snapshot())), (all.clone(), all.clone()));
+    assert_eq!(engine.changed_below(line), Vec::<Vec<u8>>::new());
+    std::fs::write(lower.join("touched"), "TOUCHED").unwrap();
+    std::fs::remove_file(lower.join("removed")).unwrap();
+    std::fs::write(lower.join("d/inner"), "other").unwrap();
+    assert_eq!((shown(&view), shown(&snapshot())), (all.clone(), all));
+    assert_eq!(engine.changed_below(line), Vec::<Vec<u8>>::new());
+    AHEAD.set(0);
+}
+
+#[test]
+fn what_a_power_cut_left_older_than_its_fingerprint_is_shown_from_its_pin() {
+    for (clock, known) in [(0, false), (3600, false), (3600, true)] {
+        let place = Place::new();
+        let path = place.0.path().join("lower/file");
+        std::fs::write(&path, [b'x'; 5000]).unwrap();
+        // Whatever is done to the file bears a time from before the base then, as what a power cut brings back does.
+        AHEAD.set(clock);
+        let engine = place.open();
+        let (line, view) = branch(&engine);
+        let base = read_lock(&engine.state).chain(line).unwrap().base;
+        engine.remember_names(base).unwrap();
+        engine.take_fingerprints(base).unwrap();
+        if !known {
+            write_lock(&engine.state).layers.remove(&key::of_line(b'j', base, Some(0)));
+        }
+        let id = engine.snapshot(line, b"").unwrap();
+        engine.sync().unwrap();
+        drop((view, engine));
+        std::fs::File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
+        let engine = place.open();
+        let view = View::new(engine.clone(), line, Held::Pen).unwrap();
+        let epoch = read_lock(&engine.state).snapshots[&id].epoch;
+        let snapshot = View::new(engine.clone(), line, Held::At(epoch)).unwrap();
+        // Of a base before which the disk had it, its times tell.
+        let length = if known { 0 } else { 5000 };
+        for view in [&view, &snapshot] {
+            assert_eq!(content(view, "file").len(), length, "{clock}, {known}");
+            assert_eq!(view.lookup(ROOT, b"file").unwrap().size, length as u64, "{clock}, {known}");
+        }
+        AHEAD.set(0);
+    }
 }

@@ -112,6 +112,11 @@ impl Lower {
         (self.device, self.ino) == (device, ino)
     }
 
+    /// Whether it lies on that device.
+    pub(crate) fn is_on(&self, device: u64) -> bool {
+        self.device == device
+    }
+
     /// What the directory is known by when the store is opened again, a line each. Its device number is not the same after each mount.
     pub(crate) fn identity(&self) -> String {
         let mut lines = format!("lower-inode {}\n", self.ino);

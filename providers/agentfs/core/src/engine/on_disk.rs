@@ -12,7 +12,7 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::rows::key::{self, LineId};
 use crate::state::State;
-use crate::{lock, read_lock, write_lock};
+use crate::{lock, platform, read_lock, write_lock};
 
 /// What is known of what is below and the disk.
 #[derive(Default)]
@@ -77,7 +77,9 @@ impl Engine {
         if bases.is_empty() {
             return Ok(());
         }
+        let now = platform::now();
         self.lower.sync()?;
+        let pins = self.pins.lie_on(&self.lower);
         self.on_disk.times.fetch_add(1, Ordering::SeqCst);
         // What cannot be written down is true all the same, as long as the store is open.
         if self.room_for_rows().is_ok() {
@@ -92,10 +94,18 @@ impl Engine {
                 state.layers.put(&row(base), mark.to_vec());
             }
             drop(state);
+            if pins && self.pins_are_believed()? {
+                self.pins_are_on_disk(now);
+            }
             self.wake();
         }
         lock(&self.on_disk.waiting).retain(|base| !bases.contains(base));
         Ok(())
+    }
+
+    /// In which boot something is written down.
+    pub(super) fn boot_mark(&self) -> [u8; 8] {
+        mark(&self.boot)
     }
 
     /// Whether the disk has what was below when the base of a line was taken, as far as that is known.

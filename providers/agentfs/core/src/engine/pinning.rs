@@ -3,6 +3,9 @@
 //! They are made with the fingerprints behind a base, of what is there for the taking. Where the disk shares contents between files they take none of it; else they are copies, each of which begins to be
 //! written at once, so that they do not pile up in memory. What fails here is not pinned, and nobody hears of it.
 //!
+//! They are not synced when they are made, and a power cut can leave one with its size and other bytes. So before the first base of a boot relies on any, those are hashed that were changed since it was last known that the disk had them, as it is when the lower filesystem was
+//! synced and the store lies on it. The row `m`, `pins`, says until when that was: a time (8 bytes of seconds, 4 of nanoseconds), and in which boot that was written down, as the row `j` does.
+//!
 //! They go when no base's fingerprints name them any more. A row `p` of a base says that there may be such: it is there while pins are made behind that base, since its fingerprints come after
 //! them, and since it began to be forgotten. So whatever is killed in between leaves it to the next who opens the store.
 
@@ -19,7 +22,7 @@ use crate::lower::{Found, xattrs};
 use crate::rows::chunk::BLOCK;
 use crate::rows::key::{self, LineId};
 use crate::state::{Row, State};
-use crate::types::Kind;
+use crate::types::{Kind, Time};
 use crate::{lock, platform, read_lock, write_lock};
 
 /// Pins are made where there is so many times the room that all of the base's take, inodes too: what is left is for who writes.
@@ -32,6 +35,9 @@ const STEP: usize = 16;
 /// The row `j` of a base as long as what it needs is not all kept, and then.
 pub(super) const KEEPING: [u8; 1] = [1];
 const KEPT: [u8; 1] = [2];
+
+/// The name of the row that says how far pins are believed.
+const BELIEVED: &str = "pins";
 
 /// How far the pins of a base are.
 pub(super) struct Pinning {
@@ -97,6 +103,7 @@ impl Engine {
     pub(super) fn begin_pinning(&self, base: LineId) -> Option<Pinning> {
         self.options.pins.then_some(())?;
         self.room_for_rows().ok()?;
+        self.believe_pins().ok()?;
         let left = {
             let mut state = write_lock(&self.state);
             self.base_seen(&state, base)?;
@@ -115,6 +122,44 @@ impl Engine {
                 None
             }
         }
+    }
+
+    /// Removes pins that do not hold what their names say, of those that the disk may not have had when there was a power cut. Costs looking at all pins, and reading those, once in each boot.
+    fn believe_pins(&self) -> Result<()> {
+        let _one = lock(&self.sweeping);
+        if self.pins_are_believed()? {
+            return Ok(());
+        }
+        let row = read_lock(&self.state).layers.get(&key::counter(BELIEVED))?;
+        let since = row.as_deref().and_then(believed).map(|(until, _)| until);
+        // What is read now, the disk has.
+        let now = platform::now();
+        if self.pins.any() {
+            self.pins.list(&mut |pins| {
+                pins.iter().try_for_each(|pin| match self.is_stopped() {
+                    true => Err(Error::Busy("the store is being closed")),
+                    false => {
+                        self.pins.doubt(pin, since);
+                        Ok(())
+                    }
+                })
+            })?;
+        }
+        self.pins_are_on_disk(now);
+        Ok(())
+    }
+
+    /// Whether all pins are believed that are there, in this boot.
+    pub(super) fn pins_are_believed(&self) -> Result<bool> {
+        let row = read_lock(&self.state).layers.get(&key::counter(BELIEVED))?;
+        Ok(row.as_deref().and_then(believed).is_some_and(|(_, boot)| boot == self.boot_mark()))
+    }
+
+    /// The disk has the pins that were made before that time.
+    pub(super) fn pins_are_on_disk(&self, until: Time) {
+        let value = [&until.secs.to_be_bytes()[..], &until.nanos.to_be_bytes(), &self.boot_mark()].concat();
+        write_lock(&self.state).layers.put(&key::counter(BELIEVED), value);
+        self.wake();
     }
 
     /// Whether pins are being made behind a base.
@@ -356,6 +401,13 @@ impl Engine {
             Ok(())
         })
     }
+}
+
+/// Until when, and in which boot that was written down.
+fn believed(row: &[u8]) -> Option<(Time, [u8; 8])> {
+    let secs = i64::from_be_bytes(row.get(..8)?.try_into().ok()?);
+    let nanos = u32::from_be_bytes(row.get(8..12)?.try_into().ok()?);
+    Some((Time { secs, nanos }, row.get(12..)?.try_into().ok()?))
 }
 
 fn is_unfinished(state: &State, base: LineId) -> bool {

@@ -2,7 +2,7 @@
 //! what is below.
 //!
 //! A pin is never believed for its name, and nothing of it is looked at when it is made: who reads it has hashed all of it since the store was opened, and as long as it is that file in which
-//! nothing was changed since. One that does not match is removed, so that the next base makes it anew. So nothing here is ever synced.
+//! nothing was changed since. One that does not match is removed, so that the next base makes it anew; so is one that a power cut may have damaged, before a base relies on it (`pinning`). So nothing here is ever synced.
 //!
 //! - here: where they are, and what they hold. `pinning`: when they are made, and when they go.
 //!
@@ -23,7 +23,7 @@ use rustix::io::Errno;
 use super::fingerprints::{Hash, hash_of_target};
 use crate::error::{Error, Result};
 use crate::lock;
-use crate::lower::XATTR;
+use crate::lower::{Lower, XATTR};
 use crate::platform::{self, open_beneath};
 use crate::rows::key::LineId;
 use crate::types::{Kind, Time};
@@ -302,6 +302,22 @@ impl Pins {
             Kind::Symlink => Ok(Some(target_in(&file)?.as_deref().map(hash_of_target) == Some(pin.hash))),
             _ => holds(&file, metadata.len(), &pin.hash, &|| false),
         }
+    }
+
+    /// Removes a pin that was changed after that time, or at all, if it does not hold what its name says. Costs reading it then.
+    pub(super) fn doubt(&self, pin: &Listed, since: Option<Time>) {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let Some(file) = self.look(pin.kind, &pin.hash, flags) else { return };
+        let is_old = |is: Identity| since.is_some_and(|since| is.4 <= since);
+        // What cannot be read now may be another time.
+        if !identity(&file).is_ok_and(is_old) && matches!(self.is_sound(pin), Ok(Some(false))) {
+            self.forget(pin.kind, &pin.hash, &file);
+        }
+    }
+
+    /// Whether they lie on the filesystem of a directory.
+    pub(super) fn lie_on(&self, lower: &Lower) -> bool {
+        rustix::fs::fstat(&self.store).is_ok_and(|stat| lower.is_on(stat.st_dev as u64))
     }
 
     /// Removes what a kill left, and directories in which nothing is.

@@ -17,7 +17,7 @@
 //! | `j` | line of a base, 0 | the disk has what was below when it was taken: in which boot that was written down, zeros if fingerprints are older |
 //! | `k` | line, epoch | a point that was deleted, whose rows are not cleared up yet |
 //! | `l` | line | the line |
-//! | `m` | name | a counter |
+//! | `m` | name | a counter; `pins`: how far pins are believed, see `pinning` |
 //! | `n` | device, inode below, birth | the number of an inode below whose own does not do |
 //! | `o` | line, inode | an inode without a name that something still holds open |
 //! | `p` | line of a base | there may be pins that were made behind it, and that no fingerprint names |

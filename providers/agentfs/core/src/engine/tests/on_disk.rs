@@ -150,3 +150,31 @@ fn what_a_power_cut_left_older_than_its_fingerprint_is_shown_from_its_pin() {
         AHEAD.set(0);
     }
 }
+
+#[test]
+fn a_pin_that_a_power_cut_damaged_is_none_for_the_next_base() {
+    // Another boot; another, before which the disk had the pin; this one, in which nothing can have become of it.
+    for (boot, had_it) in [(Some([1; 8]), false), (Some([1; 8]), true), (None, true)] {
+        let place = Place::new();
+        let path = place.0.path().join("lower/file");
+        std::fs::write(&path, [b'x'; 5000]).unwrap();
+        let engine = place.open();
+        base(&engine);
+        let hash = blake3::hash(&[b'x'; 5000]).to_hex().to_string();
+        let pin = place.store().join("pins").join(&hash[..2]).join(&hash);
+        std::fs::set_permissions(&pin, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        std::fs::write(&pin, [0; 5000]).unwrap();
+        if let Some(boot) = boot {
+            let until: i64 = if had_it { i64::MAX } else { 0 };
+            let value = [&until.to_be_bytes()[..], &[0; 4], &boot].concat();
+            write_lock(&engine.state).layers.put(&key::counter("pins"), value);
+        }
+        base(&engine);
+        assert_eq!(std::fs::read(&pin).unwrap() == [b'x'; 5000], !had_it, "{boot:?}, {had_it}");
+        base(&engine);
+        engine.sync().unwrap();
+        drop(engine);
+        let report = check(&place.store(), &place.0.path().join("lower"), false).unwrap();
+        assert_eq!(report.problems.is_empty(), !had_it, "{:?}", report.problems);
+    }
+}

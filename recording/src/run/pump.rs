@@ -29,7 +29,8 @@ pub(super) struct Stream<'a, From> {
 /// Carries until nobody can write there any more, or until it is to stop and nothing is left. Calls `unseen` once if what is shown goes nowhere
 /// any more, with the reason: whether it is recorded all the same. If not, what was written by then still is, and where it comes from is let go.
 pub(super) fn carry<From: Borrow<OwnedFd>>(stream: Stream<'_, From>, tape: &Tape, unseen: &dyn Fn(Errno) -> bool) {
-    let from = stream.from.borrow();
+    let Stream { from, to, source, stop } = stream;
+    let from = from.borrow();
     let mut buffer = vec![0; 64 << 10];
     let (mut stopping, mut seen) = (false, true);
     loop {
@@ -38,17 +39,17 @@ pub(super) fn carry<From: Borrow<OwnedFd>>(stream: Stream<'_, From>, tape: &Tape
             Ok(0) | Err(Errno::IO) => return,
             Ok(count) => {
                 let shown = &buffer[..count];
-                if seen && let Err(error) = write_all(stream.to, shown) {
+                if seen && let Err(error) = write_all(to, shown) {
                     seen = false;
                     if !unseen(error) {
-                        tape.output(stream.source, shown);
-                        return keep_rest(from, &mut buffer, |rest| tape.output(stream.source, rest));
+                        tape.output(source, shown);
+                        return keep_rest(from, &mut buffer, |rest| tape.output(source, rest));
                     }
                 }
-                tape.output(stream.source, shown);
+                tape.output(source, shown);
             }
             Err(Errno::AGAIN) if stopping => return,
-            Err(Errno::AGAIN) => stopping = wait(from, stream.stop),
+            Err(Errno::AGAIN) => stopping = wait(from, stop),
             Err(Errno::INTR) => {}
             Err(_) => return,
         }

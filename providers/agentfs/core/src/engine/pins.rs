@@ -87,7 +87,7 @@ fn hash_named(name: &[u8]) -> Option<Hash> {
     Some(hash).filter(|hash| place(Kind::File, hash).1.as_bytes() == name)
 }
 
-fn identity(file: &File) -> rustix::io::Result<Identity> {
+fn identity(file: impl AsFd) -> rustix::io::Result<Identity> {
     let stat = rustix::fs::fstat(file)?;
     let mtime = Time { secs: stat.st_mtime, nanos: stat.st_mtime_nsec as u32 };
     let ctime = Time { secs: stat.st_ctime, nanos: stat.st_ctime_nsec as u32 };
@@ -317,7 +317,7 @@ impl Pins {
 
     /// Whether they lie on the filesystem of a directory.
     pub(super) fn lie_on(&self, lower: &Lower) -> bool {
-        rustix::fs::fstat(&self.store).is_ok_and(|stat| lower.is_on(stat.st_dev as u64))
+        identity(&self.store).is_ok_and(|(device, ..)| lower.is_on(device))
     }
 
     /// Removes what a kill left, and directories in which nothing is.

@@ -63,7 +63,7 @@ impl View {
             let then = self.engine.fingerprint(self.chain.base, path)?;
             Ok(then.is_some_and(|(then, _)| then.hash == hash_of_target(&target)))
         };
-        let shows_now = self.at.is_none() && !(self.keeps && !self.is_later(found, path)?);
+        let shows_now = self.at.is_none() && (!self.keeps || self.is_later(found, path)?);
         match shows_now || is_it()? || is_as_then()? {
             true => Ok(target),
             false => Err(self.changed(path, "replaced below")),

@@ -178,7 +178,7 @@ fn a_large_file_that_cannot_be_read_is_omitted_like_a_small_one() {
 /// A directory that its user may not read, and then may, with nothing changed about it.
 fn shut_for_a_while(bench: &Bench) {
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
-    fs::set_permissions(bench.path("bind"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(bench.path("bind"), fs::Permissions::from_mode(0o000)).unwrap();
     bench.settle();
     let all = capabilities(None).unwrap();
     let mut fewer = all;

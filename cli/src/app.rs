@@ -243,7 +243,7 @@ impl App {
         let engine = self.engine()?;
         let root = engine.root_of(&self.cwd)?;
         self.ui.note(&format!("no snapshots yet: {hint}"));
-        if let Some(call) = engine.last_unkept(&self.cwd, None)? {
+        if let Some(call) = engine.last_unkept(&self.cwd, None).ok().flatten() {
             self.ui.note(&call.told(&time::relative(call.time, self.now())));
         }
         Ok((root, None))

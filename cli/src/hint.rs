@@ -108,10 +108,11 @@ pub(crate) fn reference_first(app: &App, workspace: &Workspace, command: &str, n
     error.with_hint(format!("the REF goes before the path: `ah agent fs {command} @ -- {}`", shell(name.as_ref())))
 }
 
-/// What a shell found nothing for and handed on: nothing here takes patterns.
-pub(crate) fn no_pattern(paths: &[OsString], error: Error) -> Error {
-    let is_pattern = |path: &OsString| path.as_encoded_bytes().iter().any(|byte| b"*?[".contains(byte));
-    if error.kind != ErrorKind::NotFound || !paths.iter().any(is_pattern) {
+/// What a shell found nothing for and handed on: nothing here takes patterns. Where it is the REF that is not found, or the workspace, that says more.
+pub(crate) fn no_pattern(workspace: &Workspace, reference: &str, paths: &[OsString], error: Error) -> Error {
+    let is_pattern = |path: &OsString| path.as_encoded_bytes().iter().any(|byte| b"*?".contains(byte));
+    let is_there = || workspace.root().is_dir() && workspace.resolve(reference).is_ok();
+    if error.kind != ErrorKind::NotFound || !paths.iter().any(is_pattern) || !is_there() {
         return error;
     }
     error.with_hint("paths are no patterns: name files and directories; `ah agent fs diff REF` lists what differs")

@@ -67,7 +67,7 @@ impl Workspace {
             let provider = self.mounted()?.name;
             return Ok(ConvertReport { provider, changed: false, mounted: true, notes, path: self.root.clone() });
         }
-        if let Some(interrupted) = self.interrupted()? {
+        if let Some(interrupted) = self.interrupted_by_now()? {
             let message = format!("a restore was interrupted ({})", interrupted.restore);
             return Err(Error::new(ErrorKind::FailedPrecondition, message)
                 .with_hint("finish it or take it back first: `ah agent fs undo`"));

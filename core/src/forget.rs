@@ -13,6 +13,7 @@ use crate::gc::GcReport;
 use crate::ids::{WorkspaceId, letters};
 use crate::record::SnapshotRecord;
 use crate::registry::Index;
+use crate::restore::InterruptedRestore;
 use crate::seek::{self, LeaseFile};
 use crate::session;
 use crate::text;
@@ -48,7 +49,7 @@ impl Workspace {
     /// # Errors
     /// As there, but those of the providers.
     pub fn to_forget(&self) -> Result<Forgotten> {
-        self.refuse_in_use()?;
+        self.refuse_in_use(Self::interrupted)?;
         self.all_that_is_kept()
     }
 
@@ -72,7 +73,7 @@ impl Workspace {
         self.give_back_unheld()?;
         let _numbers = engine.home().with_reserve(|| self.lock("recordings"))?;
         let _making = self.lock("orphans")?;
-        self.refuse_in_use()?;
+        self.refuse_in_use(Self::interrupted_by_now)?;
         branch::refuse_held_by_store(self)?;
         let stores = self.stores()?;
         // Who cannot be asked may hold what nobody would know of any more.
@@ -87,7 +88,9 @@ impl Workspace {
         for name in &stores {
             self.empty_store(name)?;
         }
-        self.refuse_left_behind()?;
+        self.refuse_left_behind().map_err(|error| {
+            error.context(format!("the snapshots of {} are removed, and it is a workspace still", self.root.display()))
+        })?;
         self.take_folder()?;
         Ok(forgotten)
     }
@@ -104,13 +107,22 @@ impl Workspace {
         Ok(Forgotten { snapshots: state.snapshots, kept })
     }
 
-    /// Refuses while something is there that would lose what it needs.
-    fn refuse_in_use(&self) -> Result<()> {
+    /// Refuses while something is there that would lose what it needs. `interrupted`: finds an interrupted restore.
+    fn refuse_in_use(&self, interrupted: impl Fn(&Self) -> Result<Option<InterruptedRestore>>) -> Result<()> {
         let refused =
             |message: String, hint: String| Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(hint));
         let (home, root) = (self.engine.home(), self.root.display());
         // Another command may have changed that since this one was opened.
         let now = self.engine.workspace_by_id(&self.id)?.map_or_else(|| self.record.clone(), |now| now.record);
+        if now.displaced {
+            return refused(
+                format!("another workspace came to {root}, and this one may be elsewhere by now, with its files"),
+                format!(
+                    "in the directory where it is now, or in a new one: `ah agent fs adopt {}`, then `ah agent fs rm --all`",
+                    self.id
+                ),
+            );
+        }
         if let Some(branch) = branch::of_workspace(home, now.branch.as_ref())? {
             let name = text::shell(branch.name.as_ref());
             let origin = text::shell(branch.origin_now(home).as_os_str());
@@ -157,7 +169,8 @@ impl Workspace {
             }
         }
         // What is half restored needs what it came from; where the directory is gone, nothing is.
-        if let Some(interrupted) = self.interrupted()?.filter(|_| self.open_dir().is_ok()) {
+        let is_gone = || self.open_dir().is_err_and(|error| error.kind == ErrorKind::NotFound);
+        if let Some(interrupted) = interrupted(self)?.filter(|_| !is_gone()) {
             let (finish, back) = (interrupted.finish, interrupted.back);
             return refused(
                 format!("the restore {} in {root} was interrupted", interrupted.restore),

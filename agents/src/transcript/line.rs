@@ -137,6 +137,9 @@ pub(super) fn text_of(raw: Option<&RawValue>) -> Option<Cow<'_, str>> {
     #[derive(serde::Deserialize)]
     struct Borrowed<'a>(#[serde(borrow)] Cow<'a, str>);
     let raw = raw?.get();
+    if !raw.starts_with('"') {
+        return None;
+    }
     let whole = || Some(Cow::Owned(serde_json::from_str(&halves::replaced(raw)).ok()?));
     serde_json::from_str::<Borrowed<'_>>(raw).ok().map(|text| text.0).or_else(whole)
 }

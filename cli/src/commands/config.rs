@@ -159,8 +159,8 @@ fn set(app: &App, layer: ConfigLayer, key: &str, value: Option<&str>) -> Outcome
         return get(app, key);
     }
     if !trusted {
-        let message = "this project's configuration is not trusted: it held more than was set by `ah config set`";
-        app.ui.note(&format!("{message}; if all of it is as it should be: `ah config trust`"));
+        let message = "this project's configuration is not trusted: a person's `ah config set` makes it so only where it held nothing of anybody else's";
+        app.ui.note(&format!("{message}; if all of it is as it should be, a person says so with `ah config trust`"));
     }
     // A stronger layer may hide what was just written. Why it does not count where none does is told by itself.
     let entry = app.engine()?.config_get(Some(&app.cwd), key)?;

@@ -90,7 +90,7 @@ pub(crate) fn run(app: &App, args: &RestoreArgs) -> Outcome {
     let report = workspace
         .restore(&args.reference, &options)
         .map_err(|error| hint::reference_first(app, &workspace, "restore", &args.reference, error))
-        .map_err(|error| hint::no_pattern(&args.paths, error))?;
+        .map_err(|error| hint::no_pattern(&workspace, &args.reference, &args.paths, error))?;
     let exit = tell(app, &workspace, &report)?;
     if !app.ui.json && !report.dry_run {
         deleted(app, &report);

@@ -131,7 +131,7 @@ fn write(app: &App, status: &Status) -> Result<(), Failure> {
         let (path, more) = (text::path(&first.path), status.missing.len() - 1);
         let others = if more > 0 { format!(" (and {more} more)") } else { String::new() };
         app.ui.note(&format!(
-            "the workspace {path}{others} is not there; its snapshots are kept: `ah agent fs gc` says more, `ah -C DIR agent fs rm --all` takes away what is needed no more"
+            "the workspace {path}{others} is not there; its snapshots are kept: `ah agent fs gc` says more, `ah -C DIR agent fs rm --all --force` takes away what is needed no more"
         ));
     }
     Ok(())
@@ -149,7 +149,7 @@ pub(crate) fn tell_missing(app: &App, missing: &[MissingWorkspace]) {
         let (path, typed) = (text::path(&workspace.path), ah_core::text::shell(workspace.path.as_os_str()));
         if workspace.displaced {
             app.ui.note(&format!(
-                "the workspace that was at {path} before another one was moved there is not there; its snapshots are kept: `ah -C . agent fs adopt {}` where it is now, or in a new directory, takes them up, and `ah agent fs rm --all` there takes them away",
+                "the workspace that was at {path} before another one was moved there is not there; its snapshots are kept: `ah -C . agent fs adopt {}` where it is now, or in a new directory, takes them up, and `ah agent fs rm --all --force` there takes them away",
                 workspace.id
             ));
             continue;

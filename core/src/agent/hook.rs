@@ -96,7 +96,10 @@ impl Engine {
                 agent: agent.to_owned(),
                 event: name,
                 reason: told(error),
-                directory: start.map(|start| self.root_of(start).unwrap_or_else(|_| start.to_owned())),
+                directory: start.map(|start| match error.kind {
+                    ErrorKind::Busy => start.to_owned(),
+                    _ => self.root_of(start).unwrap_or_else(|_| start.to_owned()),
+                }),
             });
         }
     }

@@ -13,7 +13,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ah_plugin_api::sys::BEHIND;
 use ah_plugin_api::{Dir, Error, ErrorKind, Result};
@@ -34,6 +34,8 @@ use crate::workspace::Workspace;
 /// is known, its end is heard at once.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(5);
+/// So long a removal waits for who looks at the branch of a command that has ended.
+const LOOKED_AT: Duration = Duration::from_secs(2);
 
 impl Workspace {
     /// Says that the command which this process becomes works in a branch, as long as that or what it starts runs.
@@ -134,11 +136,21 @@ impl Workspace {
     /// Refuses while a command runs in a branch. None is begun in it while the lock is held.
     pub(super) fn refuse_at_work(&self, file: &BranchFile) -> Result<Lock> {
         let name = &file.record.name;
-        self.alone_in(file)?.map_err(|worker| {
-            let who = worker.map_or_else(String::new, |pid| format!(": process {pid}"));
-            let message = format!("a command of `ah agent fs exec` runs in the branch {name}{who}");
-            Error::new(ErrorKind::Busy, message).with_hint("wait for it to end, or end it, then repeat")
-        })
+        let (begun, mut pause) = (Instant::now(), Duration::from_millis(5));
+        let worker = loop {
+            match self.alone_in(file)? {
+                Ok(lock) => return Ok(lock),
+                // Nobody is seen in it: behind a command that has ended it is looked whether its branch stays.
+                Err(None) if begun.elapsed() < LOOKED_AT && !self.engine.settings().observer.cancelled() => {
+                    std::thread::sleep(pause);
+                    pause = (pause * 2).min(Duration::from_millis(100));
+                }
+                Err(worker) => break worker,
+            }
+        };
+        let who = worker.map_or_else(String::new, |pid| format!(": process {pid}"));
+        let message = format!("a command of `ah agent fs exec` runs in the branch {name}{who}");
+        Err(Error::new(ErrorKind::Busy, message).with_hint("wait for it to end, or end it, then repeat"))
     }
 
     /// A process that is shown the branch elsewhere than at its place. What works behind for `ah` itself is none, as it does not hold the lock.

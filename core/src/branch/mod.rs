@@ -208,17 +208,18 @@ impl Workspace {
         // Said by a lock, too: of a process on another machine, which shares this state, nobody here sees whether it runs.
         let path = self.branch_lock(&id);
         let making = Lock::take(&path, false, PATIENCE, &*self.engine.settings().observer)?;
-        let mut file = self.claim(id, name, place, snapshot, options.once)?;
+        let claimed = self.claim(id, name, place, snapshot, options.once);
+        let mut file = claimed.inspect_err(|_| drop(fsio::remove_file(&path)))?;
         match self.grow(&mut file, &served, place, snapshot, options, furnish) {
             Ok(()) => Ok(file.record),
             Err(error) => {
-                drop(making);
-                let _ = fsio::remove_file(&path);
                 // A provider that failed left nothing behind. What is left of the rest, gc finds by the record.
                 let _ = match file.record.reference {
                     None if !may_be_left(error.kind) => file.forget(self.engine.home()),
                     _ => remove::finish(&self.engine, &file, &served),
                 };
+                drop(making);
+                let _ = fsio::remove_file(&path);
                 Err(error)
             }
         }

@@ -137,7 +137,10 @@ impl Workspace {
                     .with_hint("wait for it to end, then repeat"));
             }
             // Nobody was ever given it.
-            BranchState::Making => lock = Some(self.refuse_being_made(&file)?),
+            BranchState::Making => match self.refuse_being_made(&file) {
+                Err(error) if !force || error.kind == ErrorKind::Busy => return Err(error),
+                alone => lock = alone.ok(),
+            },
             _ if force => {
                 if lock.is_none() {
                     lock = match self.refuse_at_work(&file) {
@@ -156,7 +159,11 @@ impl Workspace {
                 self.refuse_held(&file)?;
             }
         }
-        Ok((file, lock))
+        // One of a command that has ended may have gone meanwhile.
+        match BranchFile::load(self.engine.home(), &file.record.id)? {
+            Some(_) => Ok((file, lock)),
+            None => Err(self.no_branch(name)),
+        }
     }
 
     /// Refuses while a branch is being made by a process that cannot be seen from here, or was when `file` was read and is made now.

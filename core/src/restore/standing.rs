@@ -114,14 +114,30 @@ impl Workspace {
         self.interrupted_among(&self.with_standing(open)?)
     }
 
+    /// As [`Workspace::interrupted`], by who has the lock `restore`: none runs then. What cannot be read may be one.
+    pub(crate) fn interrupted_by_now(&self) -> Result<Option<InterruptedRestore>> {
+        let (open, unreadable) = self.journals().open()?;
+        if let Some((_, error)) = unreadable.into_iter().next() {
+            return Err(error);
+        }
+        self.latest_interrupted(&self.with_standing(open)?)
+    }
+
     fn interrupted_among(&self, open: &[(Head, Standing)]) -> Result<Option<InterruptedRestore>> {
+        if !open.iter().any(|(_, standing)| *standing == Standing::Interrupted) {
+            return Ok(None);
+        }
+        // Shared, and never waited for: who has it alone is restoring.
+        match Lock::try_take(&self.folder().join("restore.lock"), false)? {
+            Some(_lock) => self.latest_interrupted(open),
+            None => Ok(None),
+        }
+    }
+
+    fn latest_interrupted(&self, open: &[(Head, Standing)]) -> Result<Option<InterruptedRestore>> {
         let Some((head, _)) = open.iter().rfind(|(_, standing)| *standing == Standing::Interrupted) else {
             return Ok(None);
         };
-        // Shared, and never waited for: who has it alone is restoring.
-        if Lock::try_take(&self.folder().join("restore.lock"), false)?.is_none() {
-            return Ok(None);
-        }
         let latest = self.is_latest(&head.restore, head.began, &self.state()?.events);
         let (finish, back) = self.ways_on(head, latest);
         Ok(Some(InterruptedRestore {

@@ -1,6 +1,7 @@
 //! A workspace that is to be none any more; the command line's tests have the rest.
 
 use crate::lab::Lab;
+use crate::restores::{reboot, restored};
 use ah_core::{Access, ErrorKind, RestoreOptions, SnapshotFilter, SnapshotOptions};
 use std::fs;
 
@@ -38,4 +39,47 @@ fn what_cannot_be_removed_keeps_the_workspace() {
     let gone = lab.open().forget().unwrap();
     assert_eq!(gone.snapshots.iter().map(|it| &it.id).collect::<Vec<_>>(), [&snapshot.id]);
     assert_eq!(lab.engine().workspace(&lab.path(), Access::Existing).err().unwrap().kind, ErrorKind::NotFound);
+}
+
+#[test]
+fn what_an_interrupted_restore_needs_is_kept() {
+    let lab = Lab::new();
+    let journal = restored(&lab);
+    let forget = || lab.open().forget().map(drop);
+    let convert = || lab.open().convert().map(drop);
+    reboot(&journal);
+    for refused in [lab.open().to_forget().map(drop), forget(), convert()] {
+        let error = refused.unwrap_err();
+        assert!(error.kind == ErrorKind::FailedPrecondition && error.message.contains("interrupted"), "{error:?}");
+    }
+    assert!(journal.exists());
+    lab.open().resolve("@{1}").unwrap();
+    // One that cannot be read may be one.
+    let whole = fs::read(&journal).unwrap();
+    fs::write(&journal, &whole[..30]).unwrap();
+    assert_eq!(forget().unwrap_err().kind, ErrorKind::DataLoss);
+    fs::write(&journal, &whole).unwrap();
+    lab.open().restore("@{1}", &RestoreOptions::default()).unwrap();
+    forget().unwrap();
+}
+
+#[test]
+fn one_whose_place_another_one_came_to_is_not_removed_by_that_place() {
+    let lab = Lab::new();
+    let (moved, place, elsewhere) = (lab.path(), lab.top.join("place"), lab.top.join("elsewhere"));
+    lab.step("a", "moved");
+    fs::create_dir(&place).unwrap();
+    let engine = lab.engine();
+    let first = engine.workspace(&place, Access::Create).unwrap();
+    first.snapshot(&SnapshotOptions::default()).unwrap();
+    fs::rename(&place, &elsewhere).unwrap();
+    fs::rename(&moved, &place).unwrap();
+    lab.engine().workspace(&place, Access::Existing).unwrap();
+    fs::remove_dir_all(&place).unwrap();
+    let there = || lab.engine().workspace(&place, Access::Existing);
+    there().unwrap().forget().unwrap();
+    let error = there().unwrap().forget().unwrap_err();
+    assert!(error.kind == ErrorKind::FailedPrecondition, "{error:?}");
+    assert!(error.hint.unwrap().contains(&format!("adopt {}", first.id())));
+    assert_eq!(lab.engine().workspace(&elsewhere, Access::Existing).unwrap().id(), first.id());
 }

@@ -16,7 +16,7 @@ use rustix::fs::{FlockOperation, flock};
 const AUTO: GcOptions = GcOptions { auto: true };
 
 /// A workspace with a restore that came to its end and may not be on disk yet; its journal.
-fn restored(lab: &Lab) -> PathBuf {
+pub(crate) fn restored(lab: &Lab) -> PathBuf {
     lab.step("a", "one");
     lab.step("a", "second");
     let report = lab.open().restore("@{1}", &RestoreOptions::default()).unwrap();
@@ -32,7 +32,7 @@ fn everything() -> RestoreOptions {
 }
 
 /// As if the machine had restarted since.
-fn reboot(journal: &PathBuf) {
+pub(crate) fn reboot(journal: &PathBuf) {
     let mut value: serde_json::Value = serde_json::from_slice(&fs::read(journal).unwrap()).unwrap();
     assert!(!value["boot"].as_str().unwrap().is_empty());
     value["boot"] = "another".into();

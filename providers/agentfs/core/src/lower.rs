@@ -19,6 +19,8 @@ pub(crate) struct Lower {
     root: OwnedFd,
     device: u64,
     ino: u64,
+    /// Whether what is changed on it bears the time of this machine.
+    own_clock: bool,
 }
 
 /// What is found at a path.
@@ -83,7 +85,8 @@ impl Lower {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(path, flags, Mode::empty()).map_err(Error::io("opening the lower directory"))?;
         let stat = rustix::fs::fstat(&root).map_err(Error::io("looking at the lower directory"))?;
-        Ok(Self { root, device: stat.st_dev as u64, ino: stat.st_ino })
+        let own_clock = platform::stamps_by_this_clock(&root);
+        Ok(Self { root, device: stat.st_dev as u64, ino: stat.st_ino, own_clock })
     }
 
     /// An empty one that nothing can come into, since it has no name: made in `directory`, and removed from there.
@@ -105,6 +108,16 @@ impl Lower {
         // What somebody's file lost before is told once, to each who has something open there, and is none of ours.
         let answer = platform::sync_all_of(&self.root).or_else(|_| platform::sync_all_of(&self.root));
         answer.map_err(Error::io("taking what is below to the disk"))
+    }
+
+    /// Whether a time of change is one to come, which only a clock that was ahead has stamped. Of what another machine stamps that is not known: its clock may be ahead now.
+    pub(crate) fn is_to_come(&self, changed: Time) -> bool {
+        self.own_clock && platform::is_to_come(changed)
+    }
+
+    /// Whether what bears that time of change may have been changed since a base was taken. A time to come was there before, unless the clock was set back since then.
+    pub(crate) fn is_later(&self, changed: Time, base: Time) -> bool {
+        changed > base && !(self.is_to_come(changed) && base <= platform::now())
     }
 
     /// Whether a directory is this one.

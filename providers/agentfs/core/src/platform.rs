@@ -173,6 +173,21 @@ pub(crate) fn subvolume_id(directory: &OwnedFd) -> Option<u64> {
     None
 }
 
+/// Whether what is changed on a directory's filesystem bears the time of this machine's clock, as far as that is known.
+pub(crate) fn stamps_by_this_clock(directory: &OwnedFd) -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        // From linux/magic.h: ext2-4, xfs, btrfs, tmpfs, zfs, f2fs, bcachefs.
+        const LOCAL: [u64; 7] = [0xEF53, 0x5846_5342, 0x9123_683E, 0x0102_1994, 0x2FC1_2FC1, 0xF2F5_2010, 0xCA45_1A4E];
+        return rustix::fs::fstatfs(directory).is_ok_and(|stat| LOCAL.contains(&(stat.f_type as u64 & 0xFFFF_FFFF)));
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = directory;
+        false
+    }
+}
+
 /// One more than the bytes of the longest path that the kernel takes. Source: `PATH_MAX`, which counts the end.
 #[cfg(target_os = "linux")]
 const LONGEST: usize = 4096;

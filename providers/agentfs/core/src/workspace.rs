@@ -265,11 +265,16 @@ impl Workspace {
         self.engine.persist()
     }
 
-    /// As [`Workspace::persist`], and what was below when bases were taken, of which it is not known that the disk has it: all that waits to be written on that filesystem, whoever's it is. That is so
-    /// for seconds behind a base, and where older programs took it.
+    /// As [`Workspace::persist`], and what was below: see [`Workspace::take_below_to_disk`].
     pub fn persist_with_below(&self) -> Result<()> {
-        self.engine.take_below_to_disk()?;
+        self.take_below_to_disk()?;
         self.engine.persist()
+    }
+
+    /// Takes what was below when bases were taken to the disk, where it is not known that the disk has it: all that waits to be written on that filesystem, whoever's it is. That is so
+    /// for seconds behind a base, and where older programs took it.
+    pub fn take_below_to_disk(&self) -> Result<()> {
+        self.engine.take_below_to_disk()
     }
 
     /// Whether the disk has what a snapshot reads below, as far as that is known.

@@ -210,8 +210,10 @@ impl Around {
         let cannot = |errno| failed(format!("cannot give {} its permissions back", self.name.display()), errno);
         let dir = rustix::fs::openat(&self.above, &self.name, DIRECTORY, Mode::empty()).map_err(cannot)?;
         let stat = rustix::fs::fstat(&dir).map_err(cannot)?;
+        // Who shut it may have lost the set-group-ID bit by that, as the kernel takes it from who is not of the group.
+        let who_may = |mode: Mode| mode & (Mode::RWXU | Mode::RWXG | Mode::RWXO);
         let (bits, shut) = (Mode::from_raw_mode(mode), Mode::from_raw_mode(shut(mode)));
-        if stat.st_ino != ino || Mode::from_raw_mode(stat.st_mode) != shut || bits == shut {
+        if stat.st_ino != ino || who_may(Mode::from_raw_mode(stat.st_mode)) != who_may(shut) || bits == shut {
             return Ok(());
         }
         rustix::fs::fchmod(&dir, bits).and_then(|()| rustix::fs::fsync(&dir)).map_err(cannot)

@@ -218,8 +218,9 @@ impl Provider for AgentFsProvider {
 
     fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
         let reclaimed = self.service.reclaim(place, request, cx)?;
-        // Who comes by to have something mounted is told why it is not to be seen.
-        match home_of(place.store).ok().as_ref().and_then(elsewhere).filter(|_| request.auto) {
+        // Who comes by to have something mounted, with the workspace, is told why it is not to be seen. Others have their answer: what is held, say.
+        let mounts = request.auto && place.workspace.is_some();
+        match home_of(place.store).ok().as_ref().and_then(elsewhere).filter(|_| mounts) {
             Some(error) => Err(error),
             None => Ok(reclaimed),
         }

@@ -106,11 +106,6 @@ pub(super) fn rows_of(
     rows
 }
 
-/// Whether what bears that time of change may have been changed since a base was taken. A time to come was there before, unless the clock was set back since then.
-pub(super) fn is_later(changed: Time, base: Time) -> bool {
-    changed > base && !(platform::is_to_come(changed) && base <= platform::now())
-}
-
 /// What a link has for a hash. No file has it: the target has a byte before it, which does not count for its size.
 pub(crate) fn hash_of_target(target: &[u8]) -> Hash {
     let mut hasher = blake3::Hasher::new();
@@ -276,7 +271,7 @@ impl Engine {
             let below = join(path, name);
             // One that cannot be read is none of this user's.
             let Ok(Some(found)) = self.lower.find(&below) else { continue };
-            if (found.kind, found.ino, found.device) != (*kind, *ino, 0) || is_later(found.ctime, time) {
+            if (found.kind, found.ino, found.device) != (*kind, *ino, 0) || self.lower.is_later(found.ctime, time) {
                 continue;
             }
             let Told::Hash(hash, open) = self.told_of(earlier, &below, &found, left)? else { continue };
@@ -388,7 +383,7 @@ impl Engine {
         }
         let whole_seconds = found.ctime.nanos == 0 && found.mtime.nanos == 0;
         let changed = if whole_seconds { Time { nanos: 999_999_999, ..found.ctime } } else { found.ctime };
-        if !platform::is_to_come(changed) && !platform::settle(changed) {
+        if !self.lower.is_to_come(changed) && !platform::settle(changed) {
             return Ok(None);
         }
         let Some(hash) = self.hash(file, found.size)? else { return Ok(None) };

@@ -12,7 +12,7 @@
 //! - `reclaim`: what deleted snapshots and branches leave.
 //! - `fsck`: everything compared with everything.
 //!
-//! Locks, in the order in which they are taken: a pen's `snapshots`, a pen's stripe, a pen's `ops`, `copying`, `sweeping`, `reclaiming`, `checkpointing`, that of `on_disk`, `syncing`, `giving`, the log, a pen's gate, the state;
+//! Locks, in the order in which they are taken: a pen's `snapshots`, a pen's stripe, a pen's `ops`, `copying`, `believing`, `sweeping`, `reclaiming`, `checkpointing`, that of `on_disk`, `syncing`, `giving`, the log, a pen's gate, the state;
 //! a pin's making, or what is decided about pins, is taken last, and so is the base.
 
 mod complete;
@@ -169,6 +169,7 @@ pub(crate) struct Engine {
     pub(crate) to_copy: Bell,
     copying: Mutex<()>,
     pub(crate) pins: pins::Pins,
+    believing: Mutex<()>,
     sweeping: Mutex<()>,
     stop: AtomicBool,
     boot: String,
@@ -295,6 +296,7 @@ impl Engine {
             to_copy: Bell::default(),
             copying: Mutex::default(),
             pins: pins::Pins::open(directory)?,
+            believing: Mutex::default(),
             sweeping: Mutex::default(),
             stop: AtomicBool::new(false),
             boot,

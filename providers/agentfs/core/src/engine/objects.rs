@@ -133,7 +133,7 @@ impl Engine {
         while let Some(path) = waiting.pop().or_else(|| packs.take()) {
             // What is changed from then on bears a later time.
             let before = self.lower.find(&path).ok()??;
-            if !platform::is_to_come(before.ctime) && !platform::settle(before.ctime) {
+            if !self.lower.is_to_come(before.ctime) && !platform::settle(before.ctime) {
                 return None;
             }
             let (found, mut names, unchanged) = self.look_in(&path)?;

@@ -121,6 +121,8 @@ impl Engine {
 
     /// Whether a file that has the attributes which a fingerprint of that base names holds what that says: it was hashed when the disk had it, and there was no power cut since.
     pub(super) fn is_told_by_attributes(&self, base: LineId) -> Result<bool> {
-        Ok(read_lock(&self.state).layers.get(&row(base))?.is_some_and(|row| *row == mark(&self.boot)))
+        // Where boots have no name, no two times are known to be of one.
+        let same = |mark: &[u8]| !self.boot.is_empty() && *mark == self.boot_mark();
+        Ok(read_lock(&self.state).layers.get(&row(base))?.is_some_and(|row| same(&row)))
     }
 }

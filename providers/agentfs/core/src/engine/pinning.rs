@@ -126,7 +126,7 @@ impl Engine {
 
     /// Removes pins that do not hold what their names say, of those that the disk may not have had when there was a power cut. Costs looking at all pins, and reading those, once in each boot.
     fn believe_pins(&self) -> Result<()> {
-        let _one = lock(&self.sweeping);
+        let _one = lock(&self.believing);
         if self.pins_are_believed()? {
             return Ok(());
         }
@@ -152,7 +152,7 @@ impl Engine {
     /// Whether all pins are believed that are there, in this boot.
     pub(super) fn pins_are_believed(&self) -> Result<bool> {
         let row = read_lock(&self.state).layers.get(&key::counter(BELIEVED))?;
-        Ok(row.as_deref().and_then(believed).is_some_and(|(_, boot)| boot == self.boot_mark()))
+        Ok(row.as_deref().and_then(believed).is_some_and(|(_, boot)| !self.boot.is_empty() && boot == self.boot_mark()))
     }
 
     /// The disk has the pins that were made before that time.

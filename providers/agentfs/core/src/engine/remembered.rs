@@ -5,7 +5,6 @@
 //! One that has not changed since needs none of it. Repositories' objects come later (`objects`).
 
 use crate::engine::Engine;
-use crate::engine::fingerprints::is_later;
 use crate::engine::objects::store_in;
 use crate::error::{Error, Result};
 use crate::lower::{Found, Listed, join};
@@ -111,7 +110,7 @@ impl Engine {
             waiting.extend(directories_in(&path, &names, store));
             // One that came later is in no branch.
             let is_repository = store.is_some() && found.btime <= time;
-            if found.device != 0 || !is_repository && (is_later(found.ctime, time) || !unchanged) {
+            if found.device != 0 || !is_repository && (self.lower.is_later(found.ctime, time) || !unchanged) {
                 continue;
             }
             let Found { ino, btime: birth, mode, uid, gid, mtime, .. } = found;

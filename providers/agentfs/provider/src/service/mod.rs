@@ -245,6 +245,11 @@ impl Provider for Service {
                 return Err(closed.unwrap_or_else(|| Error::new(ErrorKind::FailedPrecondition, none)));
             }
         };
+        let durable = request.durability != Durability::Instant;
+        if durable && branch.is_some() {
+            // As long as that takes, nobody waits for this snapshot: it is not begun yet.
+            open.take_below_to_disk()?;
+        }
         let _taking = beside(&open.taking, cx)?;
         // The caller may be gone by now.
         cx.check_cancelled()?;
@@ -261,7 +266,6 @@ impl Provider for Service {
             }
             known.insert(key.clone(), Known { number: None, label: label.clone() });
         }
-        let durable = request.durability != Durability::Instant;
         let cannot = |e: &ah_agentfs::Error| fail("cannot take a snapshot", e);
         let taken = match branch {
             Some(branch) => open.tree.snapshot(branch, &bytes, Class::Instant).map_err(|e| cannot(&e)),
@@ -269,11 +273,7 @@ impl Provider for Service {
         };
         let kept = taken.and_then(|number| {
             lock(&open.volatile).insert(number);
-            let on_disk = match branch {
-                _ if !durable => Ok(()),
-                Some(_) => open.sync(),
-                None => open.sync_base(number),
-            };
+            let on_disk = if durable { open.sync_alone(number) } else { Ok(()) };
             on_disk.inspect_err(|_| drop(open.tree.delete_snapshot(number))).map(|()| number)
         });
         let mut known = lock(&open.known);
@@ -302,7 +302,7 @@ impl Provider for Service {
     fn sync(&self, place: &Place<'_>, request: &SnapshotRef, cx: &Context<'_>) -> Result<Done> {
         let (open, shelf) = self.need(place.store, cx)?;
         let (number, _) = open.find(&shelf, &request.snapshot)?;
-        if !open.is_durable(number) {
+        if !open.is_durable(number) || !open.tree.below_is_on_disk(number) {
             open.sync()?;
         }
         Ok(Done {})

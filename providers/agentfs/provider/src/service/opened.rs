@@ -94,11 +94,16 @@ impl Open {
         Ok(())
     }
 
-    /// Takes a base to the disk without what is below, for which who makes a branch does not wait: that comes behind it.
-    pub(super) fn sync_base(&self, base: Number) -> Result<()> {
+    /// Takes a snapshot to the disk, without what it reads below: that of a branch's is there already, and for a base's who makes a branch does not wait: it comes behind it.
+    pub(super) fn sync_alone(&self, number: Number) -> Result<()> {
         self.tree.persist().map_err(|e| fail("cannot put the snapshot on disk", &e))?;
-        lock(&self.volatile).remove(&base);
+        lock(&self.volatile).remove(&number);
         Ok(())
+    }
+
+    /// Takes what is below to the disk, as it was when the bases were taken that there are.
+    pub(super) fn take_below_to_disk(&self) -> Result<()> {
+        self.tree.take_below_to_disk().map_err(|e| fail("cannot put what is below on disk", &e))
     }
 }
 

@@ -179,7 +179,7 @@ pub(crate) fn stamps_by_this_clock(directory: &OwnedFd) -> bool {
     {
         // From linux/magic.h: ext2-4, xfs, btrfs, tmpfs, zfs, f2fs, bcachefs.
         const LOCAL: [u64; 7] = [0xEF53, 0x5846_5342, 0x9123_683E, 0x0102_1994, 0x2FC1_2FC1, 0xF2F5_2010, 0xCA45_1A4E];
-        return rustix::fs::fstatfs(directory).is_ok_and(|stat| LOCAL.contains(&(stat.f_type as u64 & 0xFFFF_FFFF)));
+        rustix::fs::fstatfs(directory).is_ok_and(|stat| LOCAL.contains(&(stat.f_type as u64 & 0xFFFF_FFFF)))
     }
     #[cfg(not(target_os = "linux"))]
     {

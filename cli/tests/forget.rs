@@ -45,7 +45,13 @@ fn what_was_captured_by_mistake_is_no_workspace_any_more() {
         assert_eq!(workspace_of(world, &app), world.root().to_str().unwrap());
         world.wait_for_background();
 
-        let (files, state) = (world.picture("ws"), world.picture("state/workspaces"));
+        let known = || {
+            let mut known = world.picture("state/workspaces");
+            // Where a subvolume was, a snapshot of Btrfs shows a directory with the time at which that is looked at.
+            known.retain(|line| !line.contains("/tree/"));
+            known
+        };
+        let (files, state) = (world.picture("w"), known());
         assert_eq!(world.refused(4, &["agent", "fs", "rm", "--all"]), "failed-precondition");
         let ran = there(world, &app, &["agent", "fs", "rm", "--all"]);
         for told in
@@ -57,12 +63,12 @@ fn what_was_captured_by_mistake_is_no_workspace_any_more() {
         let dry = world.json("rm", &["agent", "fs", "rm", "--all", "--dry-run"]);
         assert_eq!((dry["rm"]["removed"].as_array().unwrap().len(), &dry["all"]["sessions"]), (3, &1.into()), "{dry}");
         world.wait_for_background();
-        assert_eq!(world.picture("state/workspaces"), state, "nothing was to be changed");
+        assert_eq!(known(), state, "nothing was to be changed");
 
         let others: Vec<_> = folders(world).into_iter().filter(|folder| names(folder, &beside)).collect();
         let ran = there(world, &app, &["agent", "fs", "rm", "--all", "--force"]);
         assert_eq!((ran.code, ran.stdout.trim_end()), (0, world.root().to_str().unwrap()), "{ran:?}");
-        assert_eq!(world.picture("ws"), files);
+        assert_eq!(world.picture("w"), files);
         assert_eq!(folders(world), others, "that of the other workspace, and no other");
         assert_eq!(there(world, &app, &["agent", "fs", "rm", "--all", "--force"]).code, 3);
         assert_eq!(workspace_of(world, &app), app.to_str().unwrap());

@@ -215,7 +215,8 @@ fn a_view_that_is_mounted_in_it_alone_is_none_outside() {
     if !is_root() {
         return skip("needs root, whose views are mounts");
     }
-    let world = World::new();
+    // Those of others are read-only wherever they are seen.
+    let world = World::on_git();
     branch(&world);
     let ah = crate::support::ah().display();
     let ran = sh(&world, "b", &format!("{ah} agent fs snapshot -m inside >/dev/null; {ah} agent fs seek inside"));

@@ -441,7 +441,7 @@ fn a_repository_that_is_gone_is_said() {
         assert!(!world.run(["--color", "never"]).stderr.contains(".git"));
         // One that was wrecked is none either, whatever is left of it.
         for part in ["refs", "objects", "HEAD"] {
-            let (path, aside) = (world.root().join(".git").join(part), world.path("aside"));
+            let (path, aside) = (world.root().join(".git").join(part), world.root().join(".git/aside"));
             fs::rename(&path, &aside).unwrap();
             let ran = world.run(["agent", "fs", "restore", "s"]);
             assert!(

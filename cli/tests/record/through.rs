@@ -304,7 +304,8 @@ fn full() -> fs::File {
 #[test]
 fn a_command_whose_output_cannot_be_written_sees_that_and_goes_on() {
     let world = World::new();
-    let script = "seq 100000; echo seq=$? >&2; echo more; echo echo=$? >&2";
+    // More than is taken from it before its writing fails.
+    let script = "seq 1000000; echo seq=$? >&2; echo more; echo echo=$? >&2";
     let mut command = recorded(&world, &[], script);
     let ended = command.stdin(Stdio::null()).stdout(full()).stderr(Stdio::piped()).output().unwrap();
     let told = String::from_utf8_lossy(&ended.stderr);
@@ -332,7 +333,7 @@ fn output_that_is_written_only_once_the_command_has_ended_fails_it_too() {
 #[test]
 fn a_command_beside_the_terminal_sees_that_its_output_cannot_be_written() {
     let world = World::new();
-    let script = "(seq 100000; echo seq=$? >&2)";
+    let script = "(seq 1000000; echo seq=$? >&2)";
     let mut terminal = in_pipeline(&world, &[], script, ">/dev/full; echo status=$?");
     terminal.wait_for("status=1", 1);
     assert_eq!(terminal.end(), 0);

@@ -8,8 +8,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use ah_core::{
-    Access, Background, ConfigValues, Engine, HelperSocket, Notice, NoticeKind, ProviderSource, SessionName, Settings,
-    Timestamp, Workspace, text,
+    Access, Background, ConfigValues, Engine, FIRST_SNAPSHOT, HelperSocket, Notice, NoticeKind, ProviderSource,
+    SessionName, Settings, Timestamp, Workspace, text,
 };
 use ah_plugin_api::{Error, ErrorKind, RelPath, Result};
 use serde::Serialize;
@@ -32,9 +32,6 @@ const HELPER_SOCKET: &str = ah_host::helper::SOCKET;
 
 /// What is done in the background.
 const GC: &[&str] = &["agent", "fs", "gc", "--auto", "--quiet"];
-
-/// What helps where nothing was captured yet.
-const FIRST: &str = "`ah agent fs snapshot`";
 
 /// A hook waits no longer for other processes, all in all, the fence included.
 const HOOK_PATIENCE: Duration = Duration::from_secs(2);
@@ -190,7 +187,7 @@ impl App {
         self.workspace(Access::Existing).map_err(|error| match error.kind {
             ErrorKind::NotFound if engine.root_of(&self.cwd).is_ok() => {
                 let error = error.context(absent);
-                let more = error.hint.as_deref().and_then(|hint| hint.strip_prefix(FIRST)).unwrap_or_default();
+                let more = error.hint.as_deref().and_then(|hint| hint.strip_prefix(FIRST_SNAPSHOT)).unwrap_or_default();
                 match remedy.map(|remedy| format!("{remedy}{more}")) {
                     Some(hint) => error.with_hint(hint),
                     None => error,
@@ -204,7 +201,7 @@ impl App {
     fn with_around(&self, error: Error) -> Error {
         let around = || self.engine().ok()?.captured_around(&self.cwd);
         match (error.kind, error.hint.as_deref()) {
-            (ErrorKind::NotFound, Some(hint)) if hint.starts_with(FIRST) => match around() {
+            (ErrorKind::NotFound, Some(hint)) if hint.starts_with(FIRST_SNAPSHOT) => match around() {
                 Some(around) => {
                     let there = ah_core::text::shell(around.as_os_str());
                     let hint = format!("{hint}; or of the workspace around it: `ah -C {there} agent fs snapshots`");

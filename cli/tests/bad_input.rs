@@ -211,16 +211,21 @@ fn a_directory_that_is_read_only() {
     assert_eq!(world.read("f").unwrap(), "one\n");
 }
 
+/// A world whose state lies on a disk of 4 MiB.
+fn with_little_room() -> World {
+    let world = World::new();
+    let size = Some("size=4m,mode=700");
+    nix::mount::mount(Some("tmpfs"), &world.path("state"), Some("tmpfs"), nix::mount::MsFlags::empty(), size).unwrap();
+    world.use_git();
+    world
+}
+
 #[test]
 fn a_disk_that_is_full() {
     if !is_root() {
         return skip("needs root, to mount");
     }
-    let world = World::new();
-    let state = world.path("state");
-    let size = Some("size=4m,mode=700");
-    nix::mount::mount(Some("tmpfs"), &state, Some("tmpfs"), nix::mount::MsFlags::empty(), size).unwrap();
-    world.use_git();
+    let world = with_little_room();
     world.write("small", "one\n");
     let first = world.fs(["snapshot"]);
     let mut noise = vec![0; 8 << 20];
@@ -253,15 +258,11 @@ fn a_disk_that_is_full_under_a_workspace_that_was_moved() {
     if !is_root() {
         return skip("needs root, to mount");
     }
-    let world = World::new();
-    let state = world.path("state");
-    let size = Some("size=4m,mode=700");
-    nix::mount::mount(Some("tmpfs"), &state, Some("tmpfs"), nix::mount::MsFlags::empty(), size).unwrap();
-    world.use_git();
+    let world = with_little_room();
     let world = with_snapshot(world);
     world.fs(["snapshot", "-m", "second"]);
     fs::rename(world.root(), world.path("elsewhere")).unwrap();
-    let mut filler = fs::File::create(state.join("filler")).unwrap();
+    let mut filler = fs::File::create(world.path("state/filler")).unwrap();
     for size in [1 << 16, 1 << 12, 1] {
         while std::io::Write::write_all(&mut filler, &vec![1; size]).is_ok() {}
     }
@@ -273,7 +274,7 @@ fn a_disk_that_is_full_under_a_workspace_that_was_moved() {
         let ran = there(words);
         assert_eq!(ran.code, 0, "{words:?}: {ran:?}");
     }
-    fs::remove_file(state.join("filler")).unwrap();
+    fs::remove_file(world.path("state/filler")).unwrap();
     // It is, once there is room.
     let _ = there(&["agent", "fs", "snapshots"]);
     assert_eq!(there(&["agent", "fs", "snapshots"]).stderr, "");

@@ -241,8 +241,8 @@ impl Workspace {
         }
     }
 
-    /// Takes away what is written down of the workspace.
-    fn take_folder(&self) -> Result<()> {
+    /// Takes away what is written down of the workspace, if it is there still.
+    pub(crate) fn take_folder(&self) -> Result<()> {
         let (engine, folder) = (&self.engine, self.folder());
         engine.forget_sessions_of(&self.id);
         let trash = engine.home().join("trash");
@@ -250,10 +250,12 @@ impl Workspace {
         let aside = trash.join(format!("workspace-{}-{}", self.id, letters(&engine.settings().ids)));
         {
             let _registry = engine.lock_registry()?;
-            let _timeline = self.lock("timeline")?;
-            crate::crash::point("forget.rename")
-                .and_then(|()| std::fs::rename(&folder, &aside))
-                .map_err(|e| fsio::failed("move away", &folder, &e))?;
+            if seek::is_there(&folder) {
+                let _timeline = self.lock("timeline")?;
+                crate::crash::point("forget.rename")
+                    .and_then(|()| std::fs::rename(&folder, &aside))
+                    .map_err(|e| fsio::failed("move away", &folder, &e))?;
+            }
             Index::refresh(engine.home())?;
         }
         // What cannot be removed now, gc removes.

@@ -88,6 +88,7 @@ pub use moments::{
     TranscriptPosition,
 };
 pub use notice::{Notice, NoticeKind};
+pub use open::FIRST_SNAPSHOT;
 pub use providers::{ProviderSet, ProviderSource, RefusedPlugin, ServedProvider};
 pub use prune::{PruneOptions, PruneReport, PruneVerdict};
 pub use record::{ChangeRecord, EntryRecord, OmittedRecord, SnapshotKind, SnapshotRecord, VersionRecord};

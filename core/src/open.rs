@@ -507,6 +507,9 @@ fn nothing_can_be_written(error: &Error) -> bool {
     error.errno.is_some_and(|errno| full.contains(&errno))
 }
 
+/// What the hint begins with where nothing was captured yet.
+pub const FIRST_SNAPSHOT: &str = "`ah agent fs snapshot`";
+
 /// What is to be said where nothing is registered; an error if that is not certain.
 fn not_registered(index: &Index, root: &Path, identity: &Identity) -> Result<Error> {
     index.need_all()?;
@@ -518,9 +521,9 @@ fn not_registered(index: &Index, root: &Path, identity: &Identity) -> Result<Err
     let hint = match replaced.or_else(|| all().find(|record| named_alike(&record.path))) {
         Some(record) => {
             let old = text::shell(record.path.as_os_str());
-            format!("`ah agent fs snapshot`; or, if it was moved here: `ah agent fs adopt {old}`")
+            format!("{FIRST_SNAPSHOT}; or, if it was moved here: `ah agent fs adopt {old}`")
         }
-        None => "`ah agent fs snapshot`".to_owned(),
+        None => FIRST_SNAPSHOT.to_owned(),
     };
     Ok(Error::new(ErrorKind::NotFound, message).with_hint(hint))
 }

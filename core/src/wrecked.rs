@@ -9,7 +9,7 @@ use ah_plugin_api::{Dir, EntryKind, RelPath, RepositoryState, SnapshotId};
 use ah_rules::GitDir;
 use rustix::io::Errno;
 
-use crate::branch::text_of;
+use crate::branch::{is_id, text_of};
 use crate::notice::{Notice, NoticeKind};
 use crate::record::SnapshotKind;
 use crate::restore::at::Tree;
@@ -101,10 +101,6 @@ fn packed(common: Tree<'_>, name: &str) -> Option<String> {
     let refs = text_of(common, &RelPath::new("packed-refs").ok()?)?;
     let mut lines = refs.lines().filter_map(|line| line.split_once(' '));
     lines.find(|(_, found)| *found == name).map(|(value, _)| value.to_owned())
-}
-
-fn is_id(value: &str) -> bool {
-    matches!(value.len(), 40 | 64) && value.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// Whether an object is surely not there: it has no file, and there is nothing else that it could be in.

@@ -130,8 +130,9 @@ fn logged(log: &str) -> Vec<String> {
     ids.filter(|id| is_id(id) && id.bytes().any(|byte| byte != b'0')).map(str::to_owned).collect()
 }
 
-fn is_id(text: &str) -> bool {
-    matches!(text.len(), 40..=64) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+/// Whether that is an object's id as Git writes it whole.
+pub(crate) fn is_id(text: &str) -> bool {
+    matches!(text.len(), 40 | 64) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// The commits that a commit goes on from, or what a tag is on, if that is a loose object.

@@ -42,6 +42,7 @@ use crate::timeline::EventBody;
 use crate::workspace::{Served, Workspace};
 
 use find::called;
+pub(crate) use known::is_id;
 pub(crate) use record::{BranchFile, all, of_workspace, read_all};
 pub use record::{BranchRecord, BranchState};
 pub use remove::BranchRemoved;

@@ -15,11 +15,9 @@ use crate::branch::held::{Whereabouts, grown_from};
 use crate::branch::{BranchFile, BranchRecord, BranchState, all, called, destroy_request};
 use crate::engine::Engine;
 use crate::fsio;
-use crate::ids::letters;
 use crate::lock::{Holder, Lock};
 use crate::mounts;
 use crate::notice::{Notice, NoticeKind};
-use crate::registry::Index;
 use crate::text;
 use crate::timeline::EventBody;
 use crate::workspace::{Served, Workspace};
@@ -264,7 +262,7 @@ pub(crate) fn finish(engine: &Engine, file: &BranchFile, served: &Served) -> Res
         take_what_stayed(engine, file, own.as_ref())?;
     }
     if let Some(own) = own {
-        forget_workspace(engine, &own)?;
+        forget_workspace(&own)?;
     }
     file.forget(engine.home())
 }
@@ -420,24 +418,12 @@ pub(crate) fn empty_stores(workspace: &Workspace) -> Result<()> {
 }
 
 /// Takes away a workspace's state with all its snapshots.
-fn forget_workspace(engine: &Engine, workspace: &Workspace) -> Result<()> {
+fn forget_workspace(workspace: &Workspace) -> Result<()> {
     for snapshot in workspace.state()?.snapshots {
         let served = workspace.serve(&snapshot.provider)?;
         let request = DestroyRequest::Snapshot(snapshot.reference);
         served.provider.destroy(&served.place(), &request, &workspace.context())?;
     }
     empty_stores(workspace)?;
-    let _lock = engine.lock_registry()?;
-    let trash = engine.home().join("trash");
-    fsio::make_dir(&trash)?;
-    let aside = trash.join(format!("workspace-{}-{}", workspace.id, letters(&engine.settings().ids)));
-    let folder = workspace.folder();
-    match std::fs::rename(&folder, &aside) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(fsio::failed("move away", &folder, &e)),
-        _ => {}
-    }
-    Index::refresh(engine.home())?;
-    // What cannot be removed now, gc removes.
-    let _ = fsio::remove_tree(&aside);
-    Ok(())
+    workspace.take_folder()
 }

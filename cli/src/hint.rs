@@ -23,8 +23,8 @@ pub(crate) fn in_place(directory: Option<&Path>, text: &str) -> String {
         parts.fold(first, |text, rest| format!("{text}{what}{}", command(rest)))
     };
     let text = text.strip_prefix("ah ").map_or_else(|| text.to_owned(), command);
-    let text = behind(&behind(&text, "`"), "&& ");
-    text.replace("`ah`", &format!("`{ah}`")).replace("$(ah ", &format!("$({ah} "))
+    let text = ["`", "&& ", "$("].iter().fold(text, |text, what| behind(&text, what));
+    text.replace("`ah`", &format!("`{ah}`"))
 }
 
 /// What other tools call what some of our commands do.
@@ -68,9 +68,14 @@ pub(crate) fn meant(error: &clap::Error, arguments: &[OsString]) -> Option<Strin
                 false => argument == word,
             };
             // As few words as can be are taken for paths.
-            let places = (1..arguments.len()).rev().filter(|at| is_it(&arguments[*at]));
-            let mut tries = places.map(|at| [&arguments[..at], &["--".into()], &arguments[at..]].concat());
-            let right = tries.find(|words| args::command().try_get_matches_from(words).is_ok())?;
+            let places = || (1..arguments.len()).rev().filter(|at| is_it(&arguments[*at]));
+            let mut tries = places().map(|at| [&arguments[..at], &["--".into()], &arguments[at..]].concat());
+            let is_right = |words: &Vec<OsString>| args::command().try_get_matches_from(words).is_ok();
+            let Some(right) = tries.find(is_right) else {
+                // A label, where nothing else can stand.
+                let mut labelled = places().map(|at| [&arguments[..at], &["-m".into()], &arguments[at..]].concat());
+                return labelled.find(is_right).map(|right| format!("did you mean `{}`?", line_of(&right)));
+            };
             let runs = |words: &[OsString]| words == ["fs", "exec"] || words == ["agent", "record"];
             let what = if arguments.windows(2).any(runs) { "the command goes" } else { "paths go" };
             Some(format!("{what} after `--`: `{}`", line_of(&right)))
@@ -180,6 +185,8 @@ mod tests {
         assert_eq!(there("`ah -C x timeline`, or `ah timeline`"), "`ah -C x timeline`, or `ah -C 'a b' timeline`");
         assert_eq!(there("ah undo && ah undo"), "ah -C 'a b' undo && ah -C 'a b' undo");
         assert_eq!(there("`cd / && ah -C x rm`"), "`cd / && ah -C x rm`");
+        assert_eq!(there("`b=$(ah -C x agent fs branch)`"), "`b=$(ah -C x agent fs branch)`");
+        assert_eq!(there("`v=$(ah agent fs seek)`"), "`v=$(ah -C 'a b' agent fs seek)`");
         assert_eq!(in_place(None, "ah agent fs gc"), "ah agent fs gc");
     }
 }

@@ -82,6 +82,7 @@ fn what_others_call_otherwise_is_named() {
         ("agent cast list", "ah session show"),
         ("agent recordings", "ah session show"),
         ("agent fs list", "ah agent fs snapshots"),
+        ("agent fs snapshot before", "ah agent fs snapshot -m before"),
     ] {
         let words: Vec<&str> = line.split(' ').collect();
         says(&world, &world.root(), &words, 2, &[&format!("did you mean `{meant}`?")]);
@@ -98,6 +99,7 @@ fn names_that_are_almost_right_get_a_hint() {
     for (at, line, code, said) in [
         (&root, "config get prune.maxsize", 2, "did you mean prune.max-size?"),
         (&root, "timeline --session nope", 3, "hint: ah session list"),
+        (&root, "session show nope", 3, "the only one is main: `ah session show main`"),
         (&root, "agent fs prune max-size=1", 2, "it needs a size with its unit, like 5G"),
         (&root, "agent fs restore same -- *.log", 3, "paths are no patterns"),
         (&root, "agent fs seek same -- r1 nope", 3, "hint: `ah agent fs versions PATH`"),

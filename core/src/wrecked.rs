@@ -59,7 +59,7 @@ impl Wreck {
             Self::Broken(_) => "move that `.git` out of the workspace, then ",
         };
         format!(
-            "{first}`cp -aT \"$(ah -C {root} agent fs branch {id})\"/.git {root}/.git` makes a branch of that moment, and takes its repository: HEAD, branches, tags and index as they were"
+            "{first}`b=$(ah -C {root} agent fs branch {id}) && cp -aT \"$b\"/.git {root}/.git` makes a branch of that moment, and takes its repository: HEAD, branches, tags and index as they were"
         )
     }
 }

@@ -154,8 +154,15 @@ fn show(app: &App, args: &ShowArgs) -> Outcome {
     let workspace = workspace.where_lives(&name)?;
     let sessions = workspace.sessions()?;
     let session = sessions.iter().find(|session| session.name == name).ok_or_else(|| {
-        Error::new(ErrorKind::NotFound, format!("there is no session {name} in this workspace"))
-            .with_hint("ah session list")
+        Error::new(ErrorKind::NotFound, format!("there is no session {name} in this workspace")).with_hint(
+            match &*sessions {
+                [only] => format!(
+                    "the only one is {0}: `ah session show {0}`",
+                    ah_core::text::shell(only.name.as_str().as_ref())
+                ),
+                _ => "ah session list".to_owned(),
+            },
+        )
     })?;
     let moments = workspace.moments(Some(&name))?;
     let prompts = moments.iter().filter(|moment| moment.record.kind == MomentKind::Prompt).count();

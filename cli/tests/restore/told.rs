@@ -447,7 +447,7 @@ fn a_repository_that_is_gone_is_said() {
             assert!(
                 ran.code == 0 && ran.stderr.contains(&format!("broken, and Git does not open it: it has no {part}"))
             );
-            assert!(ran.stderr.contains("move that `.git` out of the workspace, then `cp -aT "), "{ran:?}");
+            assert!(ran.stderr.contains("move that `.git` out of the workspace, then `b=$(ah -C "), "{ran:?}");
             let bare = world.run(["--color", "never"]);
             assert!(bare.code == 0 && bare.stderr.contains(&format!("it has no {part}")), "{bare:?}");
             fs::rename(&aside, &path).unwrap();

@@ -177,7 +177,8 @@ pub fn way_out(conflicts: &[LeftAlone]) -> &'static str {
 /// The command that copies something out of a snapshot which no restore touches.
 fn copies_out(root: &Path, snapshot: &SnapshotId, path: &RelPath, to: &Path) -> String {
     let [root, path, to] = [root, path.as_path(), to].map(|path| text::shell(path.as_os_str()));
-    format!("cp -aT \"$(ah -C {root} agent fs seek {snapshot})\"/{path} {to}")
+    // What is shown is copied, or nothing: never what has such a path without it.
+    format!("v=$(ah -C {root} agent fs seek {snapshot}) && cp -aT \"$v\"/{path} {to}")
 }
 
 /// A restore that did not come to its end.

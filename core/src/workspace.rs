@@ -169,7 +169,7 @@ impl Workspace {
         point.map_err(|error| self.of_nothing(state, reference, error))
     }
 
-    /// Where a REF names nothing: why, or where it does.
+    /// Where a REF names nothing, or more than one thing: why, or where it does.
     fn of_nothing(&self, state: &State, reference: &str, error: Error) -> Error {
         self.of_branches(reference, self.of_fresh_branch(state, error))
     }

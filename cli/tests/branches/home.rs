@@ -110,6 +110,24 @@ fn a_linked_work_tree_has_what_its_repository_has() {
 }
 
 #[test]
+fn a_branch_is_told_of_also_where_ids_begin_with_its_name() {
+    let world = World::new();
+    let mut letters = std::collections::BTreeSet::new();
+    // Of so many ids two begin with the same one of sixteen letters.
+    let mut ids = (0..17).map(|n| {
+        world.write("f", n.to_string());
+        world.fs(["snapshot"])
+    });
+    let twice = ids.find_map(|id| Some(id[..1].to_owned()).filter(|letter| !letters.insert(letter.clone()))).unwrap();
+    let diff = || world.run(["agent", "fs", "diff", &twice]);
+    let ran = diff();
+    assert!(ran.code == 2 && ran.stderr.contains("is ambiguous"), "{ran:?}");
+    world.fs(["branch", "--name", &twice]);
+    let ran = diff();
+    assert!(ran.code == 3 && ran.stderr.contains("is a branch, and no snapshot's id"), "{ran:?}");
+}
+
+#[test]
 fn where_a_branch_stands_for_a_snapshot_it_is_told_what_brings_home_what_is_in_it() {
     let world = World::new();
     let branch = branched(&world);

@@ -139,7 +139,7 @@ impl Workspace {
         Ok(branches)
     }
 
-    /// What is to be said of a REF that names nothing here: that it is a branch, or a snapshot in one, and how that is brought home.
+    /// What is to be said of a REF that names nothing here, or more than one thing: that it is a branch, or a snapshot in one, and how that is brought home.
     pub(crate) fn of_branches(&self, reference: &str, error: Error) -> Error {
         let settings = self.engine.settings();
         let is_name = || {
@@ -147,7 +147,9 @@ impl Workspace {
             // What was asked for in one session is told of the others.
             settings.session.is_none() && !reference.starts_with('@') && !is_time()
         };
-        if error.kind != ErrorKind::NotFound || !is_name() {
+        // A short name can begin ids of snapshots, too.
+        let is_ambiguous = error.kind == ErrorKind::InvalidArgument;
+        if !(is_ambiguous || error.kind == ErrorKind::NotFound) || !is_name() {
             return error;
         }
         let Ok(branches) = self.branch_files() else { return error };
@@ -160,6 +162,9 @@ impl Workspace {
         if let Some(branch) = called(&branches, reference) {
             let message = format!("{reference:?} is a branch, and no snapshot's id, label or time here");
             return Error::new(ErrorKind::NotFound, message).with_hint(home(branch));
+        }
+        if is_ambiguous {
+            return error;
         }
         let has = |file: &&BranchFile| {
             let Ok(Some(own)) = file.own_workspace(&self.engine) else { return false };

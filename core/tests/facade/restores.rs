@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::lab::{Lab, kinds};
 use ah_core::{
@@ -513,6 +513,30 @@ impl Observer for Stop {
     fn cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
+}
+
+/// Stops what runs from the time on when it has looked so often whether it is to stop.
+struct StopsAt(AtomicUsize);
+
+impl Observer for StopsAt {
+    fn cancelled(&self) -> bool {
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |looks| looks.checked_sub(1)).is_err()
+    }
+}
+
+#[test]
+fn who_stops_a_restore_anywhere_hears_nothing_of_a_snapshot_that_cannot_be_read() {
+    let stopped = (0..1000).take_while(|looks| {
+        let mut lab = Lab::new();
+        let target = lab.step("a", "1").id;
+        lab.write("a", "2");
+        lab.settings.observer = Arc::new(StopsAt(AtomicUsize::new(*looks)));
+        let restored = lab.open().restore(target.as_str(), &RestoreOptions::default());
+        let told = restored.as_ref().err().map(|error| format!("{error:?}"));
+        assert!(!told.is_some_and(|told| told.contains("cannot read")), "{looks}: {restored:?}");
+        restored.is_err()
+    });
+    assert!((5..1000).contains(&stopped.count()));
 }
 
 #[test]

@@ -63,7 +63,11 @@ impl Work<'_> {
         let path = &step.path;
         let fail = |e| io(format!("cannot prepare {path}"), e);
         let read = self.target.read(path, file.as_fd(), self.cx);
-        read.map_err(|e| e.context(format!("cannot read {path} from the snapshot")))?;
+        read.map_err(|e| match e.kind {
+            // Nothing is wrong with the snapshot.
+            ErrorKind::Cancelled => e,
+            _ => e.context(format!("cannot read {path} from the snapshot")),
+        })?;
         let size = at::stat(file.as_fd(), b"").map_err(fail)?.map_or(0, |found| found.size);
         if size != after.size {
             let message = format!("the snapshot gave {size} bytes of {path}, not {}", after.size);

@@ -159,8 +159,16 @@ fn what_nobody_asked_to_leave_out_is_said() {
     let world = World::on_git();
     world.write(".gitignore", "ignored\n");
     world.write("ignored", "x");
+    // As a submodule has it.
+    world.write("module/.git", "gitdir: ../.git/modules/module\n");
     assert!(!world.run(["agent", "fs", "snapshot"]).stderr.contains("left out"));
     world.fs(["snapshot"]);
+    for part in ["HEAD", "objects/x", "refs/x"] {
+        world.write(&format!("nested/.git/{part}"), "ref: refs/heads/main\n");
+    }
+    let ran = world.run(["agent", "fs", "snapshot"]);
+    assert!(ran.stderr.contains("left out: nested/.git (git-dir); "), "{ran:?}");
+    fs::remove_dir_all(world.root().join("nested")).unwrap();
     world.run(["config", "set", "capture.max-file-size", "10B"]);
     for name in ["a", "b", "c", "d", "e"] {
         world.write(name, "more than ten bytes");

@@ -1,5 +1,7 @@
 //! `ah agent fs snapshot`: capture the workspace.
 
+use std::path::Path;
+
 use ah_core::{Access, Durability, OmitReason, OmittedRecord, RelPath, SnapshotOptions, SnapshotRecord};
 use clap::Args;
 use serde::Serialize;
@@ -40,14 +42,16 @@ pub(crate) struct SnapshotShape<'a> {
 }
 
 /// Names what was left out though nobody asked for that; `inside`: workspaces of their own, which a provider mounts.
-fn unasked(omitted: &[OmittedRecord], inside: &[RelPath]) -> Option<String> {
+fn unasked(root: &Path, omitted: &[OmittedRecord], inside: &[RelPath]) -> Option<String> {
     const NAMED: usize = 3;
-    let asked = |reason| match reason {
-        // The first two are the person's own rules; the others are never captured.
-        OmitReason::Ignored | OmitReason::Excluded | OmitReason::GitDir | OmitReason::OwnState => true,
+    let asked = |omitted: &OmittedRecord| match omitted.reason {
+        // The first two are the person's own rules; the other is never captured.
+        OmitReason::Ignored | OmitReason::Excluded | OmitReason::OwnState => true,
+        // Of a file, as submodules and worktrees have, the repository is elsewhere.
+        OmitReason::GitDir => !root.join(omitted.path.as_path()).is_dir(),
         _ => false,
     };
-    let others = omitted.iter().filter(|omitted| !asked(omitted.reason) && !inside.contains(&omitted.path));
+    let others = omitted.iter().filter(|omitted| !asked(omitted) && !inside.contains(&omitted.path));
     let mut parts: Vec<String> = inside.iter().map(|path| format!("{path} (a workspace of its own)")).collect();
     parts.extend(others.map(|omitted| format!("{} ({})", omitted.path, omitted.reason)));
     let more = parts.len().saturating_sub(NAMED);
@@ -78,7 +82,7 @@ pub(crate) fn run(app: &App, args: &SnapshotArgs) -> Outcome {
     if let Some(pins) = &snapshot.pins {
         app.ui.note(&format!("it also holds the space of {}; see `ah agent fs status`", text::line(pins)));
     }
-    if let Some(line) = unasked(&omitted, &workspace.mounted_inside()?) {
+    if let Some(line) = unasked(workspace.root(), &omitted, &workspace.mounted_inside()?) {
         app.ui.note(&format!("{line}; `ah agent fs show {}` lists them", snapshot.id));
     }
     if let Some(reason) = snapshot.repository.as_ref().and_then(|repository| repository.not_kept.as_ref()) {

@@ -46,7 +46,7 @@ pub(crate) struct ExportArgs {
     /// The format to write.
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
     to: To,
-    /// The file to write, which must not be there yet; without it, standard output.
+    /// The file to write, which must not be there yet; without it, or as `-`, standard output.
     #[arg(short, long, value_name = "FILE", value_parser = path())]
     output: Option<OsString>,
 }
@@ -124,14 +124,15 @@ pub(crate) fn run(app: &App, command: &Cast) -> Outcome {
 }
 
 fn export(app: &App, args: &ExportArgs) -> Outcome {
-    if app.ui.json && args.output.is_none() {
+    let output = args.output.as_ref().filter(|output| *output != "-");
+    if app.ui.json && output.is_none() {
         let message = "with --json the recording cannot go to standard output";
         let error = Error::new(ErrorKind::InvalidArgument, message);
         return Err(error.with_hint("say where it is to go: `ah agent cast export --json -o FILE`").into());
     }
     let named = Named::find(app, args.recording.as_ref())?;
     let mut reader = Reader::open(named.open_at(0)?)?;
-    let Some(output) = &args.output else {
+    let Some(output) = output else {
         app.tell_notices();
         let mut out = BufWriter::new(io::stdout().lock());
         let written = write(&mut reader, args.to, &mut out);

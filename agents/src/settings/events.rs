@@ -1,7 +1,8 @@
 //! Which events are hooked, and the command that an agent is to run for each.
 //!
 //! The command goes through `/bin/sh` by itself, since some agents use the user's own shell, which may be any. It calls the `ah` that wrote it and no other,
-//! since what else is in `PATH` under that name may be anything. It ends with 0 where that is gone, and then reads its input to the end all the same. It is
+//! since what else is in `PATH` under that name may be anything. It ends with 0 in any case: where that `ah` is gone, or cannot be run (of another machine, damaged),
+//! it reads its input to the end and does nothing. So the shell waits for `ah`, which answers by what it writes, never by its status. The command is
 //! known again by all of it but the place of `ah`: what others wrote may begin and end alike.
 
 use std::path::{Path, PathBuf};
@@ -81,9 +82,10 @@ pub(super) fn ah_of(command: &str) -> Option<PathBuf> {
 }
 
 /// What the shell is given: now, and by former versions, whose hooks are taken out and brought up to date as well.
-fn scripts(agent: Agent) -> [String; 2] {
+fn scripts(agent: Agent) -> [String; 3] {
     let nothing = if agent == Agent::Gemini { "cat >/dev/null; echo {}" } else { "cat >/dev/null" };
     [
+        format!("[ -x \"$0\" ] && \"$0\" hook {agent} || {{ {nothing}; }}; exit 0"),
         format!("[ -x \"$0\" ] && exec \"$0\" hook {agent}; {nothing}"),
         format!("a=$0; [ -x \"$a\" ] || a=$(command -v ah) || {{ {nothing}; exit 0; }}; exec \"$a\" hook {agent}"),
     ]
@@ -101,7 +103,7 @@ fn command(agent: Agent, ah: &Path) -> Result<String> {
         let message = format!("{} cannot be written into an agent's settings as the place of ah", ah.display());
         return Err(Error::new(ErrorKind::InvalidArgument, message));
     };
-    let [script, _] = scripts(agent);
+    let [script, ..] = scripts(agent);
     Ok(format!("{START}{script}' {}{MARK}", quoted(path)))
 }
 
@@ -152,11 +154,33 @@ mod tests {
     }
 
     #[test]
+    fn an_ah_that_cannot_be_run_is_as_one_that_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let ah = dir.path().join("ah");
+        let damaged = b"\x7fELF\x02\x01\x01\0damaged\0";
+        let without = b"#!/no/such/interpreter\n";
+        let killed = b"#!/bin/sh\nkill -SEGV $$\n";
+        let blocking = b"#!/bin/sh\nexit 2\n";
+        for bytes in [&damaged[..], without, killed, blocking] {
+            std::fs::write(&ah, bytes).unwrap();
+            std::fs::set_permissions(&ah, std::fs::Permissions::from_mode(0o755)).unwrap();
+            for agent in Agent::ALL {
+                let nothing = if agent == Agent::Gemini { "{}\n" } else { "" };
+                let ran = run(&of(agent, &ah).unwrap()[0].command, "/usr/bin:/bin");
+                assert_eq!(ran, (0, nothing.into()), "{agent}: {}", String::from_utf8_lossy(bytes));
+            }
+        }
+    }
+
+    #[test]
     fn commands_of_former_versions_are_ours() {
         let former = "exec /bin/sh -c 'a=$0; [ -x \"$a\" ] || a=$(command -v ah) || { cat >/dev/null; exit 0; }; exec \"$a\" hook claude' \
                       '/it'\\''s here/ah' ah-hook";
         assert!(is_ours(former) && !is_ours("notify-send done ah-hook"));
         assert_eq!(ah_of(former).as_deref(), Some(Path::new("/it's here/ah")));
+        let former =
+            "exec /bin/sh -c '[ -x \"$0\" ] && exec \"$0\" hook gemini; cat >/dev/null; echo {}' /opt/ah ah-hook";
+        assert_eq!(ah_of(former).as_deref(), Some(Path::new("/opt/ah")));
         assert_eq!((ah_of("/bin/ah ah-hook"), ah_of("exec /bin/sh -c 'x' '/a ah-hook")), (None, None));
     }
 

@@ -11,7 +11,7 @@
 //! hooks are taken out, it is put back byte for byte, else only what is ours is taken out. Files are replaced in one step, with owner, mode, access list
 //! and attributes kept; through a symlink if the user's file is one, never through one in a project. What root makes in a user's folder is that user's.
 //!
-//! The command that is written ends with 0 and does nothing where the `ah` that wrote it is gone; [`status`] says so.
+//! The command that is written ends with 0 and does nothing where the `ah` that wrote it is gone, which [`status`] says, or cannot be run.
 //!
 //! Not here: what a hook does when it is called ([`crate::hook`], `core`).
 

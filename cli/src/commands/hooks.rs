@@ -28,7 +28,7 @@ pub(crate) enum Hooks {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Adds to the agent's settings what makes it call `ah hook AGENT`: everything else in them stays as it is, order too, and comments where the agent allows them. What \
-is added does nothing where `ah` is gone. Codex runs hooks only when you have trusted them: it asks at its next start.
+is added does nothing where `ah` is gone, or cannot be run. Codex runs hooks only when you have trusted them: it asks at its next start.
 
 Examples:
   ah agent hooks install claude

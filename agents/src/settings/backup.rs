@@ -4,20 +4,21 @@
 //! former contents come back only if what was written is still there unchanged.
 
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use ah_plugin_api::{Error, Result};
+use ah_plugin_api::{Error, ErrorKind, Result, text};
 use serde::{Deserialize, Serialize};
 use sha1::{Digest as _, Sha1};
 
 use super::file::{self, Settings};
 use super::{Target, place_of};
 
-/// The record.
+/// The record. Paths in it are as people read them: they need not be text.
 #[derive(Serialize, Deserialize)]
 struct Record {
     version: u32,
-    file: PathBuf,
+    file: String,
     /// Whether there was a file before.
     existed: bool,
     /// Whether its place was a symlink.
@@ -25,19 +26,24 @@ struct Record {
     linked: bool,
     /// The SHA-1 of what was written.
     written: String,
-    /// The folders that were made for it, the deepest first.
+    /// The folders that were made for it, among those above it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    made: Vec<PathBuf>,
+    made: Vec<String>,
 }
 
-fn digest(text: &str) -> String {
-    Sha1::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+/// One way of writing for each path, and no other path's.
+fn shown(path: &Path) -> String {
+    text::path(path.as_os_str().as_bytes()).into_owned()
+}
+
+fn digest(bytes: &[u8]) -> String {
+    Sha1::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The record's and the former contents' places.
 fn places(target: &Target<'_>) -> Option<(PathBuf, PathBuf)> {
     let file = place_of(target).ok()?;
-    let key = digest(&file.to_string_lossy());
+    let key = digest(file.as_os_str().as_bytes());
     let name = format!("{}-{}", target.agent, &key[..12]);
     Some((target.backups.join(format!("{name}.json")), target.backups.join(format!("{name}.before"))))
 }
@@ -47,7 +53,7 @@ fn places(target: &Target<'_>) -> Option<(PathBuf, PathBuf)> {
 pub(super) fn of(target: &Target<'_>, settings: &Settings) -> Result<Option<Option<String>>> {
     let Some((record, before)) = places(target) else { return Ok(None) };
     let Some(record) = read(&record)? else { return Ok(None) };
-    if settings.text.as_deref().map(digest).as_deref() != Some(record.written.as_str()) {
+    if settings.text.as_deref().map(|text| digest(text.as_bytes())).as_deref() != Some(record.written.as_str()) {
         return Ok(None);
     }
     if !record.existed {
@@ -79,13 +85,16 @@ pub(super) fn keep(target: &Target<'_>, former: Option<&str>, written: &str) -> 
         })?,
     }
     let file = place_of(target)?;
-    let mut made: Vec<PathBuf> = file.ancestors().skip(1).take_while(|dir| !dir.exists()).map(Path::to_owned).collect();
+    let mut made: Vec<String> = file.ancestors().skip(1).take_while(|dir| !dir.exists()).map(shown).collect();
     if let Some(earlier) = read(&record)?.filter(|earlier| !earlier.existed && made.is_empty()) {
         made = earlier.made;
     }
     let (linked, existed) = (file.is_symlink(), former.is_some());
-    let it = Record { version: 1, file, existed, linked, written: digest(written), made };
-    file::write_own(&record, &serde_json::to_string(&it).unwrap_or_default())?;
+    let it = Record { version: 1, file: shown(&file), existed, linked, written: digest(written.as_bytes()), made };
+    let it = serde_json::to_string(&it).map_err(|error| {
+        Error::new(ErrorKind::Internal, format!("cannot write down what {} was: {error}", file.display()))
+    })?;
+    file::write_own(&record, &it)?;
     Ok(former.map(|_| before))
 }
 
@@ -96,8 +105,9 @@ pub(super) fn kept(target: &Target<'_>) -> Option<PathBuf> {
 
 /// Removes the folders that were made for the file, as far as nothing else is in them by now.
 pub(super) fn remove_made(target: &Target<'_>) {
-    let record = places(target).and_then(|(record, _)| read(&record).ok()?);
-    for dir in record.into_iter().flat_map(|record| record.made) {
+    let Some(record) = places(target).and_then(|(record, _)| read(&record).ok()?) else { return };
+    let Ok(file) = place_of(target) else { return };
+    for dir in file.ancestors().skip(1).filter(|dir| record.made.contains(&shown(dir))) {
         let _ = std::fs::remove_dir(dir);
     }
 }

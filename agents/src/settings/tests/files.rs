@@ -221,3 +221,23 @@ fn what_was_before_other_hooks_is_not_told_of_these() {
     assert_eq!((change.changed, change.backup), (true, None));
     assert_eq!(std::fs::read_to_string(&file).unwrap().trim(), "{}");
 }
+
+#[test]
+fn a_project_whose_path_is_not_text_is_left_as_it_was() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let place = place();
+    // As text both are the same.
+    let projects = [&b"caf\xe9"[..], b"caf\xe8"].map(|name| place.dir.path().join(std::ffi::OsStr::from_bytes(name)));
+    let targets = projects.each_ref().map(|project| {
+        std::fs::create_dir(project).unwrap();
+        Target { project: Some(project), ..place.target(Agent::Claude, Scope::Project) }
+    });
+    for target in &targets {
+        assert!(install(target).unwrap().changed);
+    }
+    for (target, project) in targets.iter().zip(&projects) {
+        assert!(uninstall(target).unwrap().restored);
+        assert_eq!(std::fs::read_dir(project).unwrap().count(), 0);
+    }
+    assert_eq!(std::fs::read_dir(&place.backups).unwrap().count(), 0);
+}

@@ -75,6 +75,9 @@ impl FromStr for Agent {
     }
 }
 
+/// Where Claude Code looks for the settings of a whole machine on Linux.
+const CLAUDE_MANAGED: &str = "/etc/claude-code";
+
 /// Where the agents of one user keep their things, taken from that user's environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Home {
@@ -82,6 +85,8 @@ pub struct Home {
     pub user: PathBuf,
     /// Claude Code's: `$CLAUDE_CONFIG_DIR`, else `~/.claude`.
     pub claude: PathBuf,
+    /// Claude Code's settings of the whole machine, which come before everybody's own: `/etc/claude-code`.
+    pub claude_managed: PathBuf,
     /// Codex's: `$CODEX_HOME`, else `~/.codex`.
     pub codex: PathBuf,
     /// Gemini CLI's: `$GEMINI_CLI_HOME/.gemini`, else `~/.gemini`.
@@ -113,6 +118,7 @@ impl Home {
         let data = dir("XDG_DATA_HOME").unwrap_or_else(|| user.join(".local/share"));
         Ok(Self {
             claude: dir("CLAUDE_CONFIG_DIR").unwrap_or_else(|| user.join(".claude")),
+            claude_managed: CLAUDE_MANAGED.into(),
             codex: dir("CODEX_HOME").unwrap_or_else(|| user.join(".codex")),
             gemini: dir("GEMINI_CLI_HOME").unwrap_or_else(|| user.clone()).join(".gemini"),
             opencode_config: dir("OPENCODE_CONFIG_DIR").unwrap_or_else(|| config.join("opencode")),
@@ -128,6 +134,7 @@ impl Home {
         let user = user.into();
         Self {
             claude: user.join(".claude"),
+            claude_managed: CLAUDE_MANAGED.into(),
             codex: user.join(".codex"),
             gemini: user.join(".gemini"),
             opencode_config: user.join(".config/opencode"),

@@ -245,10 +245,12 @@ fn only_once(file: &Path, object: &CstObject, counts: impl Fn(&str) -> bool) -> 
 /// The member that switches off all hooks of Claude Code.
 pub(super) const SWITCH: &str = "disableAllHooks";
 
-/// What that member says; none if it is not there.
-pub(super) fn switched_off(text: &str) -> Option<bool> {
-    let (root, _) = parse(Agent::Claude, Path::new(""), split(text).1).ok()?;
-    root.object_value()?.get(SWITCH)?.value()?.to_string().parse().ok()
+/// What the member that `names` lead to says; none if it is not there, or says neither.
+pub(super) fn said(agent: Agent, text: &str, names: &[&str]) -> Option<bool> {
+    let (root, _) = parse(agent, Path::new(""), split(text).1).ok()?;
+    let (last, above) = names.split_last()?;
+    let object = above.iter().try_fold(root.object_value()?, |object, name| object.object_value(name))?;
+    object.get(last)?.value()?.to_string().parse().ok()
 }
 
 fn odd(file: &Path, why: &str) -> Error {

@@ -21,6 +21,7 @@ mod file;
 mod json;
 mod plugin;
 mod surrogates;
+mod switches;
 mod trust;
 
 use std::ffi::OsString;
@@ -28,6 +29,8 @@ use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
+
+pub use switches::switched_off;
 
 use crate::{Agent, Home};
 
@@ -310,29 +313,6 @@ fn place_of(target: &Target<'_>) -> Result<PathBuf> {
 /// Where a symlink is not followed.
 fn project_of<'a>(target: &Target<'a>) -> Option<&'a Path> {
     target.project.filter(|_| target.scope == Scope::Project)
-}
-
-/// Whether the agent is told to run no hooks: of Claude Code's settings the strongest that says anything decides.
-fn switched_off(target: &Target<'_>) -> Option<Error> {
-    let (file, switch) = match target.agent {
-        Agent::Claude => claude_switched_off(target)?,
-        Agent::Codex => trust::switched_off(target.home)?,
-        Agent::Gemini | Agent::Opencode => return None,
-    };
-    let message = format!("the agent runs no hooks at all: {} has {switch}", file.display());
-    Some(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!("take {switch} out of it")))
-}
-
-fn claude_switched_off(target: &Target<'_>) -> Option<(PathBuf, &'static str)> {
-    let project = target.project.map(|project| project.join(".claude"));
-    let own = target.home.claude.join("settings.json");
-    let all = project.map(|dir| [dir.join("settings.local.json"), dir.join("settings.json")]).into_iter().flatten();
-    let said = |file: PathBuf| {
-        let text = file::Settings::read(&file, None).ok()?.text?;
-        Some((json::switched_off(&text)?, file))
-    };
-    let (_, file) = all.chain([own]).find_map(said).filter(|(off, _)| *off)?;
-    Some((file, json::SWITCH))
 }
 
 fn gone(target: &Target<'_>, ah: &Path) -> Error {

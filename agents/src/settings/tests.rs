@@ -20,7 +20,7 @@ fn place() -> Place {
     let dir = tempfile::tempdir().unwrap();
     let path = std::fs::canonicalize(dir.path()).unwrap();
     Place {
-        home: Home::plain(path.join("home"), ""),
+        home: Home { claude_managed: path.join("etc"), ..Home::plain(path.join("home"), "") },
         backups: path.join("backups"),
         project: path.join("project"),
         dir,
@@ -216,6 +216,53 @@ fn who_switches_all_hooks_off_is_named() {
     std::fs::write(dir.join("settings.local.json"), "{\"disableAllHooks\": true}").unwrap();
     assert!(problem().unwrap().contains("settings.local.json"));
     assert_eq!(status(&Target { agent: Agent::Gemini, ..target }).unwrap().problem, None);
+}
+
+#[test]
+fn what_the_machines_settings_forbid_is_named() {
+    let place = place();
+    let target = Target { ah: Path::new("/bin/sh"), ..place.target(Agent::Claude, Scope::User) };
+    place.write(Agent::Claude, "{\"disableAllHooks\": true, \"allowManagedHooksOnly\": true}");
+    install(&target).unwrap();
+    let managed = place.home.claude_managed.join("managed-settings.json");
+    let beside = place.home.claude_managed.join("managed-settings.d");
+    std::fs::create_dir_all(&beside).unwrap();
+    let named = |file: &Path, text: &str| {
+        std::fs::write(file, text).unwrap();
+        status(&target).unwrap().problem.map(|problem| problem.message)
+    };
+    assert!(named(&managed, "{}").unwrap().ends_with("settings.json has disableAllHooks"), "the user's");
+    assert_eq!(named(&managed, "{\"disableAllHooks\": false}"), None, "the machine's come first");
+    for switch in ["disableAllHooks", "allowManagedHooksOnly"] {
+        let message = named(&managed, &format!("{{\"{switch}\": true}}")).unwrap();
+        assert!(message.contains(&*managed.to_string_lossy()) && message.ends_with(switch), "{message}");
+    }
+    assert!(named(&beside.join("10.json"), "{}").is_some());
+    let both = "{\"disableAllHooks\": false, \"allowManagedHooksOnly\": false}";
+    assert_eq!(named(&beside.join("20.json"), both), None, "the last one decides");
+    assert!(named(&beside.join("30.json"), "{\"allowManagedHooksOnly\": true}").unwrap().contains("30.json"));
+}
+
+#[test]
+fn geminis_own_switch_is_looked_at() {
+    let place = place();
+    let target = Target { ah: Path::new("/bin/sh"), ..place.target(Agent::Gemini, Scope::User) };
+    let problem = || status(&target).unwrap().problem.map(|problem| problem.message);
+    let file = place.write(Agent::Gemini, "{ /* for now */ \"hooksConfig\": {\"enabled\": false} }");
+    install(&target).unwrap();
+    assert!(problem().unwrap().contains(&*file.to_string_lossy()));
+    let dir = place.project.join(".gemini");
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::write(dir.join("settings.json"), "{\"hooksConfig\": {\"enabled\": true}}").unwrap();
+    assert_eq!(problem(), None, "the project's comes before the user's");
+    std::fs::remove_file(dir.join("settings.json")).unwrap();
+    for other in
+        ["{\"hooksConfig\": {\"enabled\": true}}", "{\"hooksConfig\": {\"disabled\": []}}", "{\"hooksConfig\": false}"]
+    {
+        place.write(Agent::Gemini, other);
+        install(&target).unwrap();
+        assert_eq!(problem(), None, "{other}");
+    }
 }
 
 #[test]

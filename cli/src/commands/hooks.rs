@@ -161,11 +161,15 @@ impl Settings {
 }
 
 /// What makes an agent call `ah` for one run; none if it does so by itself, its hooks being installed for the user, and trusted where it asks for
-/// that.
+/// that. An error where the agent runs no hooks, whoever gives them.
 pub(crate) fn for_one_run(app: &App, agent: Agent) -> Result<Option<OneRun>> {
-    let settings = Settings::of(app, &ScopeArgs { user: true, project: false })?;
-    let status = settings::status(&settings.target(agent))?;
-    settings::for_one_run(agent, &settings.ah, &status.calls)
+    let mut settings = Settings::of(app, &ScopeArgs { user: true, project: false })?;
+    settings.project = app.engine()?.root_of(&app.cwd).ok();
+    let target = settings.target(agent);
+    if let Some(off) = settings::switched_off(&target) {
+        return Err(off);
+    }
+    settings::for_one_run(agent, &settings.ah, &settings::status(&target)?.calls)
 }
 
 /// Runs one of them.

@@ -196,7 +196,7 @@ fn who_installs_hooks_hears_what_keeps_them_from_running() {
     says("claude", "disableAllHooks");
     fs::write(world.path("home/.codex/config.toml"), "[features]\nhooks = false\n[[hooks.Stop]]\nhooks = []\n")
         .unwrap();
-    says("codex", "runs no hooks at all");
+    says("codex", "runs none of your hooks");
     says("codex", "warns of that at each start");
     assert!(status().contains("hooks = false"));
 }

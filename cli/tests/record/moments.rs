@@ -319,6 +319,13 @@ fn an_agent_gets_its_hooks_for_this_run() {
     let ran = world.run(["agent", "record", "--", claude, "--settings", "mine.json"]);
     assert_eq!(ran.stdout, "<--settings>\n<mine.json>\n");
     assert!(ran.stderr.contains("hooks are not passed"), "{ran:?}");
+    // Nothing would come of them where they are switched off.
+    let settings = world.path("home/.claude/settings.json");
+    fs::create_dir_all(settings.parent().unwrap()).unwrap();
+    fs::write(&settings, r#"{"disableAllHooks": true}"#).unwrap();
+    let ran = world.run(["agent", "record", "--", claude, "-p", "hello"]);
+    assert_eq!(ran.stdout, "<-p>\n<hello>\n");
+    assert!(ran.stderr.contains("no moments come from hooks") && ran.stderr.contains("disableAllHooks"), "{ran:?}");
 }
 
 #[test]

@@ -35,6 +35,7 @@ mod fsio;
 mod gc;
 mod home;
 mod ids;
+mod ignored;
 mod list;
 mod lock;
 mod moments;

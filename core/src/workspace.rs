@@ -326,15 +326,7 @@ impl Workspace {
     }
 
     pub(crate) fn policy_of(&self, config: &Config) -> Result<CapturePolicy> {
-        let mut policy = config.capture_policy();
-        for file in &self.engine.settings().global_ignore {
-            // A global ignore file may be a symlink of the user's, into a dotfiles repository for instance.
-            let file = std::fs::canonicalize(file).unwrap_or_else(|_| file.clone());
-            if let Some(bytes) = fsio::read(&file).ok().flatten() {
-                policy.global_ignore.extend_from_slice(&bytes);
-                policy.global_ignore.push(b'\n');
-            }
-        }
+        let mut policy = CapturePolicy { global_ignore: self.engine.global_ignore(), ..config.capture_policy() };
         if let Ok(own) = self.engine.home().path().strip_prefix(&self.root) {
             policy.own_state.push(RelPath::new(own.as_os_str().as_bytes())?);
         }

@@ -1,6 +1,6 @@
 //! Hooks of `ah` in an agent's settings: putting them there, taking them out, and looking.
 //!
-//! | agent | for the user | for a project (`Scope::Project`, not committed) |
+//! | agent | for the user | for a project (`Scope::Project`, not to be committed) |
 //! |---|---|---|
 //! | Claude Code | `~/.claude/settings.json` | `.claude/settings.local.json` |
 //! | Codex | `$CODEX_HOME/hooks.json` | — |
@@ -40,7 +40,7 @@ use crate::{Agent, Home};
 pub enum Scope {
     /// The user's, for all projects.
     User,
-    /// The project's, in the file that is not committed.
+    /// The project's, in the file that is not to be committed.
     Project,
 }
 

@@ -1,11 +1,12 @@
 //! `ah agent hooks …`: an agent's settings, so that it calls `ah hook`.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use ah_agents::settings::{self, Change, Installed, OneRun, Scope, Target};
 use ah_agents::{Agent, Home};
-use ah_core::{Error, ErrorKind, LastEvent, Result, UnkeptCall, text};
+use ah_core::{Error, ErrorKind, LastEvent, RelPath, Result, UnkeptCall, text};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
@@ -80,7 +81,7 @@ struct ScopeArgs {
     /// For you, in all projects; so it is without this option, too.
     #[arg(long, conflicts_with = "project")]
     user: bool,
-    /// For this project alone, in the settings file that is not committed; Claude Code reads it where it is started at the project's top.
+    /// For this project alone, in the settings file that is not to be committed; Claude Code reads it where it is started at the project's top.
     #[arg(long)]
     project: bool,
 }
@@ -154,6 +155,18 @@ impl Settings {
         Some(format!("they are run where the agent is started in {}, and not below it", shown::path(top)))
     }
 
+    /// What is to be said of a project's settings that Git would take along.
+    fn taken_along(&self, app: &App, file: &Path) -> Result<Option<String>> {
+        let Some(top) = self.project.as_ref().filter(|_| self.scope == Scope::Project) else { return Ok(None) };
+        let Ok(inside) = file.strip_prefix(top) else { return Ok(None) };
+        let inside = RelPath::new(inside.as_os_str().as_bytes())?;
+        Ok(app.engine()?.git_would_take(top, &inside).then(|| {
+            "Git does not ignore it, and it names places of this machine; in the project: \
+             `echo '**/.claude/settings.local.json' >> \"$(git rev-parse --git-path info/exclude)\"`"
+                .to_owned()
+        }))
+    }
+
     fn target(&self, agent: Agent) -> Target<'_> {
         let Self { scope, home, project, backups, ah } = self;
         Target { agent, scope: *scope, home, project: project.as_deref(), backups, ah }
@@ -193,6 +206,9 @@ pub(crate) fn run(app: &App, command: &Hooks) -> Outcome {
             }
             if let Some(elsewhere) = settings.elsewhere(app) {
                 app.ui.note(&elsewhere);
+            }
+            if let Some(taken) = settings.taken_along(app, &status.file)? {
+                app.ui.note(&taken);
             }
             Ok(exit)
         }

@@ -217,3 +217,30 @@ fn a_projects_hooks_are_run_at_its_top() {
     assert!(at("below", &["install", "claude", "--project"]).contains(words));
     assert!(!at("", &["status", "claude"]).contains(words) && at("below", &["status", "claude"]).contains(words));
 }
+
+#[test]
+fn who_installs_hooks_for_a_project_hears_that_git_would_take_them_along() {
+    let world = World::new();
+    let git = |words: &[&str]| {
+        let mut git = std::process::Command::new("git");
+        git.args(words).current_dir(world.root()).env("GIT_CONFIG_GLOBAL", "/dev/null");
+        let done = git.output().unwrap();
+        assert!(done.status.success(), "git {words:?}: {}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8(done.stdout).unwrap()
+    };
+    let told = || {
+        let ran = world.run(["agent", "hooks", "install", "claude", "--project"]);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        ran.stderr
+    };
+    assert!(!told().contains("does not ignore"), "there is no repository");
+    git(&["init", "-q"]);
+    let note = told();
+    assert!(note.contains("Git does not ignore it"), "{note}");
+    // What it says helps.
+    let command = note.split('`').find(|part| part.starts_with("echo ")).unwrap();
+    let mut shell = std::process::Command::new("sh");
+    assert!(shell.args(["-c", command]).current_dir(world.root()).status().unwrap().success());
+    assert_eq!(git(&["status", "--porcelain"]), "");
+    assert!(!told().contains("does not ignore"), "it is ignored by now");
+}

@@ -35,6 +35,11 @@ impl Ignores {
         Ok(Self { top, rules, known: Mutex::default() })
     }
 
+    /// Whether a repository has the workspace in its work tree.
+    pub(crate) fn in_repository(&self) -> bool {
+        self.rules.tracked().is_some()
+    }
+
     /// Whether a path is ignored, or excluded by configuration.
     pub(crate) fn ignored(&self, path: &RelPath, is_dir: bool) -> bool {
         let Some(name) = path.file_name() else { return false };

@@ -8,8 +8,9 @@
 //! | opencode | a plugin, `~/.config/opencode/plugins/ah.js` | — |
 //!
 //! What others wrote stays as it is, order and comments included. Before a change the file is kept in [`Target::backups`]; if nobody changes it until the
-//! hooks are taken out, it is put back byte for byte, else only what is ours is taken out. Files are replaced in one step, with owner, mode, access list
-//! and attributes kept; through a symlink if the user's file is one, never through one in a project. What root makes in a user's folder is that user's.
+//! hooks are taken out, it is put back byte for byte, else only what is ours is taken out: within `hooks` the lines and spaces may then be others. Files are
+//! replaced in one step, with owner, mode, access list and attributes kept; through a symlink if the user's file is one, never through one in a project.
+//! What root makes in a user's folder is that user's.
 //!
 //! The command that is written ends with 0 and does nothing where the `ah` that wrote it is gone, which [`status`] says, or cannot be run.
 //!

@@ -42,7 +42,8 @@ pub(crate) struct InstallArgs {
 /// Options of `ah agent hooks uninstall`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Where nobody has changed the settings since, they are what they were before, byte for byte.
+Where nobody has changed the settings since, they are what they were before, byte for byte. Else the hooks of `ah` alone go: what others wrote keeps its values, \
+order and comments, but the lines and spaces within `hooks` may be others.
 
 Examples:
   ah agent hooks uninstall claude")]

@@ -266,6 +266,7 @@ pub(crate) fn usage(mut error: clap::Error, arguments: &[OsString], colour: bool
 /// What helps on a disk that is read-only, as one is after an error of its own.
 fn read_only(error: &Error) -> Option<String> {
     const EROFS: i32 = 30;
-    let hint = "what was captured can be looked at all the same: `ah agent fs cat`, `diff`, `show`; to go on, copy AH_HOME to another disk";
+    // A copy would do for one provider only: it holds no filesystem's own snapshots.
+    let hint = "what was captured can be looked at all the same: `ah agent fs cat`, `diff`, `show`; to go on, make the disk writable again (`mount -o remount,rw`), or set AH_HOME to an empty folder on another one";
     (error.errno == Some(EROFS)).then(|| hint.to_owned())
 }

@@ -383,6 +383,8 @@ fn state_on_a_disk_that_became_read_only() {
         for words in ["agent fs snapshot", "agent fs restore first", "agent fs rm first", "agent fs seek first"] {
             let ran = read_only(root, words);
             assert!(ran.code != 0 && ran.stderr.contains("hint: "), "{words}: {ran:?}");
+            // A copy holds no filesystem's own snapshots.
+            assert!(!ran.stderr.contains("copy AH_HOME"), "{words}: {ran:?}");
         }
     };
     reads(&world.root());

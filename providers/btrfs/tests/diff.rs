@@ -9,8 +9,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use ah_plugin_api::{Context, DiffMethod, DiffRequest, Provider, RelPath, Side, Snapshot};
-use ah_test_disks::{Disk, NOBODY, as_ordinary_user, ordinary_users_path};
+use ah_plugin_api::{Changes, Context, DiffMethod, DiffRequest, Provider, RelPath, Side, Snapshot};
+use ah_test_disks::{Disk, NOBODY, as_ordinary_user, ordinary_users_path, unmount};
 use common::{Bench, run, side, subvolume};
 
 /// Kind, mode and contents of each path.
@@ -40,9 +40,13 @@ fn differences(a: &Picture, b: &Picture) -> BTreeSet<String> {
     a.keys().chain(b.keys()).filter(|path| a.get(*path) != b.get(*path)).cloned().collect()
 }
 
-fn found(bench: &Bench, from: Side, to: Side, method: DiffMethod) -> BTreeSet<String> {
+fn changes(bench: &Bench, from: Side, to: Side) -> Changes {
     let request = DiffRequest { from, to, paths: Vec::new(), times: false, policy: Default::default() };
-    let changes = bench.provider.diff(&bench.place(), &request, &Context::quiet()).unwrap();
+    bench.provider.diff(&bench.place(), &request, &Context::quiet()).unwrap()
+}
+
+fn found(bench: &Bench, from: Side, to: Side, method: DiffMethod) -> BTreeSet<String> {
+    let changes = changes(bench, from, to);
     assert_eq!(changes.method, method);
     changes.changes.iter().map(|change| change.path.as_path().to_str().unwrap().to_owned()).collect()
 }
@@ -172,4 +176,38 @@ fn what_did_not_change_is_not_looked_at() {
     assert_eq!(bench.diff(side(&b), side(&c), &["d0", "d1"], false), ["M d0/f1"]);
     assert_eq!(bench.diff(Side::Workspace, side(&b), &["d0"], false), ["M d0/f1"]);
     assert!(RelPath::new("d0").is_ok());
+}
+
+#[test]
+fn what_something_was_mounted_over_differs_though_nobody_wrote_to_it() {
+    // To list a directory is to write its access time.
+    let Some(disk) = Disk::new("btrfs", 300, "noatime") else { return };
+    let bench = Bench::in_folder(disk.at());
+    bench.write("e/d/under", "x");
+    bench.write("e/f", "x");
+    bench.write("other/f", "x");
+    let mount = || run("mount", &["-t", "tmpfs", "tmpfs", bench.work("e/d").to_str().unwrap()]);
+    mount();
+    let covered = bench.snapshot("covered");
+    let untouched = |from: Side, to: Side| changes(&bench, from, to).untouched;
+    assert!(untouched(side(&covered), Side::Workspace));
+    unmount(&bench.work("e/d"));
+    let bare = bench.snapshot("bare");
+    let shows = |from: Side, to: Side, letter: char| {
+        let told = ["e/d", "e/d/under"].map(|path| format!("{letter} {path}"));
+        for paths in [vec![], vec!["e"], vec!["e/d"]] {
+            assert_eq!(bench.diff(from.clone(), to.clone(), &paths, true), told, "{paths:?}");
+        }
+        let changes = changes(&bench, from, to);
+        assert!(changes.method == DiffMethod::Native && !changes.untouched);
+    };
+    shows(side(&covered), side(&bare), 'A');
+    shows(side(&bare), side(&covered), 'D');
+    shows(side(&covered), Side::Workspace, 'A');
+    assert!(untouched(side(&bare), Side::Workspace));
+    mount();
+    shows(side(&bare), Side::Workspace, 'D');
+    let again = bench.snapshot("again");
+    unmount(&bench.work("e/d"));
+    assert!(untouched(side(&covered), side(&again)));
 }

@@ -5,12 +5,17 @@
 
 mod changed;
 
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 
-use ah_plugin_api::{Changes, Context, DiffMethod, DiffRequest, Dir, Place, Reference, RelPath, Result, Side as Asked};
+use ah_plugin_api::{
+    Changes, Context, DiffMethod, DiffRequest, Dir, Omission, Place, Reference, RelPath, Result, Side as Asked,
+};
 use ah_provider_directory::{Comparison, Side, Touched, failed};
 use rustix::fs::{Mode, OFlags, Statx, StatxAttributes};
 
+use crate::omitted::omitted;
 use crate::shelf::Shelf;
 use crate::subvolume::{Subvolume, is_root};
 use crate::sys::{self, Uuid};
@@ -34,7 +39,9 @@ pub(crate) fn diff(place: &Place<'_>, request: &DiffRequest, cx: &Context<'_>) -
     let related = from.origin == to.origin;
     let changed = if related { Changed::since(newer, older.made_in)? } else { None };
     let method = if changed.is_some() { DiffMethod::Native } else { DiffMethod::Walk };
-    let touched = changed.as_ref().map(|changed| |_: &RelPath, inode: u64| changed.holds(inode));
+    let ways = if changed.is_some() { ways(&from.omitted(place)?, &to.omitted(place)?) } else { HashSet::new() };
+    let touched =
+        changed.as_ref().map(|changed| |path: &RelPath, inode: u64| changed.holds(inode) || ways.contains(path));
     let comparison = Comparison {
         from: &from.side,
         to: &to.side,
@@ -44,14 +51,33 @@ pub(crate) fn diff(place: &Place<'_>, request: &DiffRequest, cx: &Context<'_>) -
     };
     // With whatever was written come the directories above it, up to the workspace; the subvolume may hold more than that.
     let top = rustix::fs::fstat(newer.side.top()).map_err(|errno| failed("cannot look at the workspace", errno))?;
-    let untouched = changed.as_ref().is_some_and(|changed| !changed.holds(top.st_ino));
+    let untouched = changed.as_ref().is_some_and(|changed| !changed.holds(top.st_ino)) && ways.is_empty();
     let (changes, unread) = comparison.run(&request.paths, cx)?;
     Ok(Changes { changes, method, untouched, lost: Vec::new(), unread })
+}
+
+/// The directories above all that was not left out of both sides alike. The filesystem does not count it as written when something is mounted
+/// over a directory, or taken off it.
+fn ways(from: &[Omission], to: &[Omission]) -> HashSet<RelPath> {
+    let mut ways = HashSet::new();
+    for omission in lacking(from, to).chain(lacking(to, from)) {
+        // Above a known one, all are known.
+        let _ = std::iter::successors(omission.path.parent(), RelPath::parent).all(|way| ways.insert(way));
+    }
+    ways
+}
+
+/// What of `some` is not in `others` as it is.
+fn lacking<'a>(some: &'a [Omission], others: &'a [Omission]) -> impl Iterator<Item = &'a Omission> {
+    let others: HashMap<&RelPath, &Omission> = others.iter().map(|other| (&other.path, other)).collect();
+    some.iter().filter(move |one| others.get(&one.path) != Some(one))
 }
 
 /// A side, and when it was taken.
 struct Taken {
     side: Side,
+    /// What was left out of a snapshot; none for the workspace.
+    omitted: Option<Vec<Omission>>,
     /// The subvolume that both sides must be of to be compared by inodes.
     origin: Uuid,
     /// The transaction that took it; the workspace is newer than all.
@@ -68,7 +94,8 @@ impl Taken {
         let info = sys::info(&top).map_err(|errno| failed("cannot look at the snapshot", errno))?;
         let hidden = shown.record.omitted.iter().map(|omission| omission.path.clone());
         let side = Side::new(top, is_other_subvolume).hiding(hidden);
-        Ok(Self { side, origin: shown.record.origin, made_in: info.made_in, made: info.made, live: false })
+        let omitted = Some(shown.record.omitted);
+        Ok(Self { side, omitted, origin: shown.record.origin, made_in: info.made_in, made: info.made, live: false })
     }
 
     fn workspace(workspace: &Dir) -> Result<Self> {
@@ -79,7 +106,23 @@ impl Taken {
         let origin = sys::info(&top).map_err(fail)?.uuid;
         let elsewhere =
             |stat: &Statx| is_other_subvolume(stat) || stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
-        Ok(Self { side: Side::new(top, elsewhere), origin, made_in: u64::MAX, made: (i64::MAX, 0), live: true })
+        Ok(Self {
+            side: Side::new(top, elsewhere),
+            omitted: None,
+            origin,
+            made_in: u64::MAX,
+            made: (i64::MAX, 0),
+            live: true,
+        })
+    }
+
+    /// What was left out of it, or would be.
+    fn omitted(&self, place: &Place<'_>) -> Result<Cow<'_, [Omission]>> {
+        if let Some(omitted) = &self.omitted {
+            return Ok(Cow::Borrowed(omitted));
+        }
+        let workspace = place.need_workspace()?;
+        omitted(workspace, &Subvolume::around(workspace)?, place.store).map(Cow::Owned)
     }
 }
 

@@ -50,10 +50,15 @@ impl Shelf {
         let Some(folder) = self.hold_alone(&id)? else { return Ok(()) };
         #[cfg(test)]
         tests::between(tests::Step::Looked);
+        self.put_away(&id, &folder, cx)
+    }
+
+    /// The same of one whose folder is open and locked, and that nobody shows.
+    pub(crate) fn put_away(&self, id: &SnapshotId, folder: &OwnedFd, cx: &Context<'_>) -> Result<()> {
         let fail = |errno| failed(format!("cannot remove the snapshot {id}"), errno);
         let trash = match self.depot.made_folder("trash") {
             Err(error) if error.kind == ErrorKind::ResourceExhausted => {
-                return self.remove_in_place(&id, &folder, &Mounted::default(), cx);
+                return self.remove_in_place(id, folder, &Mounted::default(), cx);
             }
             trash => trash?,
         };
@@ -61,7 +66,7 @@ impl Shelf {
         match rustix::fs::renameat(&self.snapshots, id.as_str(), &trash, &name) {
             // No more than that: removing a subvolume waits for each snapshot that somebody takes at that moment.
             Ok(()) => {}
-            Err(Errno::NOSPC | Errno::DQUOT) => return self.remove_in_place(&id, &folder, &Mounted::default(), cx),
+            Err(Errno::NOSPC | Errno::DQUOT) => return self.remove_in_place(id, folder, &Mounted::default(), cx),
             Err(errno) => return Err(fail(errno)),
         }
         #[cfg(test)]

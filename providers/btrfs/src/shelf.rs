@@ -10,11 +10,11 @@ use ah_plugin_api::text::shell;
 use ah_plugin_api::{
     Context, Dir, Error, ErrorKind, LogLevel, Reference, Result, Snapshot, SnapshotId, SnapshotRequest,
 };
-use ah_provider_directory::{Tree, Views, failed, look, names};
+use ah_provider_directory::{Tree, Views, failed, look, names, open_beneath};
 use rustix::fs::{Access, AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::depot::Depot;
+use crate::depot::{Depot, identity};
 use crate::omitted::{omitted, swap_files};
 use crate::record::Record;
 use crate::subvolume::{Subvolume, is_btrfs, is_root};
@@ -39,7 +39,7 @@ impl Shown {
     /// `DataLoss` if it is not there.
     pub(crate) fn top(&self) -> Result<OwnedFd> {
         let rel = &self.record.rel;
-        ah_provider_directory::open_beneath(self.root.as_fd(), rel.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)
+        open_beneath(self.root.as_fd(), rel.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)
             .map_err(|errno| failed(format!("cannot open {rel} in the snapshot {}", self.record.id), errno))
     }
 
@@ -72,6 +72,8 @@ pub(crate) fn take(store: &Dir, workspace: &Dir, request: &SnapshotRequest, cx: 
     let folder = claim(snapshots.as_fd(), &request.id, cx)?;
     let record = Record::new(request, (workspace, &source), origin, omitted);
     let made = record.write(folder.as_fd()).and_then(|()| {
+        #[cfg(test)]
+        tests::before_it_is_taken();
         sys::snapshot(&root, &folder, TREE.as_bytes(), true).map_err(|errno| refused(&source, &request.id, errno))
     });
     if let Err(error) = made {
@@ -79,7 +81,29 @@ pub(crate) fn take(store: &Dir, workspace: &Dir, request: &SnapshotRequest, cx: 
         let _ = rustix::fs::unlinkat(&snapshots, request.id.as_str(), AtFlags::REMOVEDIR);
         return Err(error);
     }
+    if let Err(error) = check_shows(folder.as_fd(), &record, workspace) {
+        // Should that fail too, the error at hand is the one to tell.
+        let _ = Shelf { depot, snapshots }.put_away(&request.id, &folder, cx);
+        return Err(error);
+    }
     record.snapshot(true)
+}
+
+/// That a new snapshot has the workspace where its record says, and not what came to its place before the snapshot was taken, which can be seconds: what was
+/// written has to be on disk first. Inodes of a snapshot are those of what it was taken of.
+fn check_shows(folder: BorrowedFd<'_>, record: &Record, workspace: &Dir) -> Result<()> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let shown = rustix::fs::openat(folder, TREE, flags, Mode::empty())
+        .and_then(|root| open_beneath(root.as_fd(), record.rel.as_bytes(), flags))
+        .and_then(identity);
+    match (shown, identity(workspace)) {
+        (Ok(shown), Ok(own)) if shown == own => Ok(()),
+        (Ok(_), Ok(_)) | (Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP), _) => {
+            let message = format!("{} was moved while a snapshot of it was taken", workspace.path().display());
+            Err(Error::new(ErrorKind::Conflict, message).with_hint("repeat"))
+        }
+        (Err(errno), _) | (_, Err(errno)) => Err(failed("cannot look at the new snapshot", errno)),
+    }
 }
 
 fn refused(source: &Subvolume, id: &SnapshotId, errno: Errno) -> Error {
@@ -286,5 +310,69 @@ impl Shelf {
             Some(made) => Ok(Views::new(made).of(id)? > 0),
             None => Ok(false),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::collections::BTreeMap;
+    use std::fs;
+    use std::path::Path;
+
+    use ah_plugin_api::{Durability, Timestamp};
+    use ah_test_disks::Disk;
+
+    use super::*;
+
+    thread_local! {
+        /// What somebody else does just before a snapshot is taken.
+        static THEN: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
+    }
+
+    pub(super) fn before_it_is_taken() {
+        if let Some(then) = THEN.take() {
+            then();
+        }
+    }
+
+    #[test]
+    fn what_came_to_the_workspaces_place_is_not_taken_for_it() {
+        let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+        let path = |name: &str| disk.at().join(name);
+        fs::create_dir(path("store")).unwrap();
+        fs::create_dir(path("work")).unwrap();
+        fs::write(path("work/mine"), "x").unwrap();
+        let (store, work) = (Dir::open(path("store")).unwrap(), Dir::open(path("work")).unwrap());
+        let request = SnapshotRequest {
+            id: SnapshotId::new("a").unwrap(),
+            created: Timestamp::now(),
+            label: None,
+            attributes: BTreeMap::new(),
+            durability: Durability::Durable,
+            policy: Default::default(),
+        };
+        let (here, away) = (path("work"), path("away"));
+        for put in
+            [|_: &Path| {}, |here: &Path| fs::create_dir(here).unwrap(), |here: &Path| fs::write(here, "").unwrap()]
+        {
+            let (from, to) = (here.clone(), away.clone());
+            THEN.set(Some(Box::new(move || {
+                fs::rename(&from, to).unwrap();
+                put(&from);
+            })));
+            let refused = take(&store, &work, &request, &Context::quiet()).unwrap_err();
+            assert!(refused.kind == ErrorKind::Conflict && refused.hint.as_deref() == Some("repeat"), "{refused:?}");
+            let shelf = Shelf::open(&store).unwrap().unwrap();
+            assert!(shelf.list(&Context::quiet()).unwrap().is_empty());
+            let _ = fs::remove_file(&here);
+            let _ = fs::remove_dir(&here);
+            fs::rename(&away, &here).unwrap();
+        }
+        // Moved before, it is where it is.
+        fs::rename(&here, &away).unwrap();
+        let taken = take(&store, &work, &request, &Context::quiet()).unwrap();
+        let (_, shown) = Shelf::find(&store, &taken.reference).unwrap();
+        assert_eq!(names(shown.top().unwrap().as_fd()).unwrap(), [b"mine"]);
     }
 }

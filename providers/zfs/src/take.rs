@@ -1,12 +1,14 @@
 //! Taking a snapshot: one ioctl, which makes it and everything that is known of it at once, and waits until it is on disk.
 
+use std::ffi::CStr;
+
 use ah_plugin_api::{Context, Dir, Error, ErrorKind, Result, Snapshot, SnapshotRequest};
 use ah_repository::Repository;
 use rustix::io::Errno;
 
 use crate::failure::of_kernel;
 use crate::find;
-use crate::locate;
+use crate::locate::{self, Located};
 use crate::names;
 use crate::record::Record;
 use crate::remove;
@@ -35,7 +37,7 @@ pub(crate) fn snapshot(
         }
     }
     let name = names::snapshot(&mounted.dataset, &identity.key, &request.id)?;
-    let mut record = Record::new(request, &mounted.dataset, located.rel.clone(), located.omitted)?;
+    let mut record = Record::new(request, &mounted.dataset, located.rel.clone(), located.omitted.clone())?;
     record.snapshot.repository = Repository::standing(workspace);
     let properties = record.to_properties(&identity.key)?;
     cx.check_cancelled()?;
@@ -50,13 +52,28 @@ pub(crate) fn snapshot(
         return Err(exists());
     }
     taken.map_err(|failure| of_kernel(format!("cannot take a snapshot of {}", mounted.dataset), &failure))?;
-    if !mounted.shows(&full[0])? {
-        // The mount table has names from when they were mounted; another dataset has got this one since.
+    if let Err(error) = check_shows(workspace, &located, &full[0]) {
         // Should that fail too, `reclaim` finds it; the error at hand is the one to tell.
         let _ = core.destroy_snapshots(&full, true);
-        return Err(moved(&mounted.dataset));
+        return Err(error);
     }
     Ok(record.snapshot)
+}
+
+/// That a new snapshot is one of the workspace.
+fn check_shows(workspace: &Dir, located: &Located, snapshot: &CStr) -> Result<()> {
+    if !located.mounted.shows(snapshot)? {
+        // The mount table has names from when they were mounted; another dataset has got this one since.
+        return Err(moved(&located.mounted.dataset));
+    }
+    // Before it was taken, which can be seconds, something else may have come to the workspace's place. To look into the snapshot would have the
+    // kernel start a program to mount each one; where the workspace is now tells the same, unless it was moved away and back meanwhile.
+    let now = locate::workspace(workspace)?;
+    if (&now.mounted.dataset, &now.rel) == (&located.mounted.dataset, &located.rel) {
+        return Ok(());
+    }
+    let message = format!("{} was moved while a snapshot of it was taken", workspace.path().display());
+    Err(Error::new(ErrorKind::Conflict, message).with_hint("repeat"))
 }
 
 fn is_taken(result: &Result<(), crate::sys::Failure>) -> bool {

@@ -211,3 +211,41 @@ fn what_something_was_mounted_over_differs_though_nobody_wrote_to_it() {
     unmount(&bench.work("e/d"));
     assert!(untouched(side(&covered), side(&again)));
 }
+
+/// Names of the directories with these inodes in which the filesystem keeps them in one place: it goes by a hash of both.
+fn names_of_one_hash(a: u64, b: u64) -> (String, String) {
+    let step = |crc: u32, byte: &u8| {
+        let crc = crc ^ u32::from(*byte);
+        (0..8).fold(crc, |crc, _| (crc >> 1) ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 })
+    };
+    let hash = |dir: u64, name: &str| name.as_bytes().iter().fold(u32::try_from(dir).unwrap(), step);
+    let mut random = Random(7);
+    let mut name = || (0..10).map(|_| char::from(b'a' + u8::try_from(random.below(26)).unwrap())).collect::<String>();
+    let known: BTreeMap<u32, String> = (0..100_000).map(|_| name()).map(|name| (hash(a, &name), name)).collect();
+    std::iter::repeat_with(name).find_map(|name| Some((known.get(&hash(b, &name))?.clone(), name))).unwrap()
+}
+
+#[test]
+fn a_file_of_many_names_differs_at_each_of_them() {
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let bench = Bench::in_folder(disk.at());
+    bench.write("A/first", "former");
+    fs::create_dir(bench.work("B")).unwrap();
+    let link = |name: &str| fs::hard_link(bench.work("A/first"), bench.work(name)).unwrap();
+    // So many that there is no more room where names are otherwise.
+    let fill: Vec<String> =
+        ["A", "B"].iter().flat_map(|dir| (0..90).map(move |n| format!("{dir}/{}{n:03}", "l".repeat(190)))).collect();
+    fill.iter().for_each(|name| link(name));
+    let inode = |dir: &str| fs::metadata(bench.work(dir)).unwrap().ino();
+    let (a, b) = names_of_one_hash(inode("A"), inode("B"));
+    let (a, b) = (format!("A/{a}"), format!("B/{b}"));
+    link(&a);
+    link(&b);
+    fill.iter().for_each(|name| fs::remove_file(bench.work(name)).unwrap());
+    fs::remove_file(bench.work("A/first")).unwrap();
+    let taken = bench.snapshot("a");
+    bench.write(&b, "other!");
+    let told = [format!("M {a}"), format!("M {b}")];
+    assert_eq!(bench.diff(side(&taken), Side::Workspace, &[], true), told);
+    assert_eq!(bench.diff(side(&taken), Side::Workspace, &["B"], true), told[1..]);
+}

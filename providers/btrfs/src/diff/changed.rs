@@ -56,16 +56,12 @@ impl Changed {
         while let Some(inode) = todo.pop() {
             let names = ((inode, sys::INODE_REF, 0), (inode, sys::INODE_EXTREF, u64::MAX));
             sys::search(taken.side.top(), names.0, names.1, 0, |item| {
-                let parent = match item.kind {
-                    sys::INODE_REF => Some(item.offset),
-                    sys::INODE_EXTREF => item.body.get(..8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes),
-                    _ => None,
+                let parents = match item.kind {
+                    sys::INODE_REF => vec![item.offset],
+                    sys::INODE_EXTREF => parents(item.body),
+                    _ => Vec::new(),
                 };
-                if let Some(parent) = parent
-                    && all.insert(parent)
-                {
-                    todo.push(parent);
-                }
+                todo.extend(parents.into_iter().filter(|parent| all.insert(*parent)));
                 true
             })
             .map_err(fail)?;
@@ -76,5 +72,34 @@ impl Changed {
     /// Whether it was written, or holds something that was.
     pub(super) fn holds(&self, inode: u64) -> bool {
         self.0.contains(&inode)
+    }
+}
+
+/// The directories that an item of the third kind names: one for each name whose hash, with its directory, is the same. Before a name are the
+/// directory (8 bytes), a number (8) and the name's length (2).
+fn parents(mut body: &[u8]) -> Vec<u64> {
+    let mut parents = Vec::new();
+    while let Some((parent, rest)) = body.split_first_chunk::<8>()
+        && let Some(length) = rest.get(8..10).and_then(|bytes| bytes.try_into().ok()).map(u16::from_le_bytes)
+    {
+        parents.push(u64::from_le_bytes(*parent));
+        body = rest.get(10 + usize::from(length)..).unwrap_or_default();
+    }
+    parents
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_names_of_an_item_are_read() {
+        let name = |parent: u64, name: &[u8]| {
+            let length = u16::try_from(name.len()).unwrap();
+            [&parent.to_le_bytes()[..], &7_u64.to_le_bytes(), &length.to_le_bytes(), name].concat()
+        };
+        let item = [name(257, b"a"), name(300, b"caf\xe9 \n"), name(u64::MAX, b"")].concat();
+        assert_eq!(parents(&item), [257, 300, u64::MAX]);
+        assert_eq!((parents(&item[..20]), parents(b"")), (vec![257], vec![]));
     }
 }

@@ -19,13 +19,14 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use ah_plugin_api::text::shell;
 use ah_plugin_api::{Dir, Error, ErrorKind, Result};
 use ah_provider_directory::{failed, look};
 use rustix::fs::{Access, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::elsewhere::{self, Note};
-use crate::subvolume::is_btrfs;
+use crate::subvolume::{is_btrfs, is_stub};
 use crate::sys;
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -48,10 +49,16 @@ impl Depot {
     /// The depot of a store, none if there has never been one.
     ///
     /// # Errors
-    /// `FailedPrecondition` if it is on a filesystem that is not there.
+    /// `FailedPrecondition` if it is on a filesystem that is not there, or stayed behind when a snapshot came to the place of what is around it.
     pub(crate) fn find(store: &Dir) -> Result<Option<Self>> {
         match open(store.as_fd(), "depot") {
-            Ok(dir) => return Ok(Some(Self { dir, path: store.path().join("depot"), elsewhere: false })),
+            Ok(dir) => {
+                let path = store.path().join("depot");
+                if stands_for_another(dir.as_fd()) {
+                    return Err(left_behind(&path));
+                }
+                return Ok(Some(Self { dir, path, elsewhere: false }));
+            }
             Err(Errno::NOENT) => {}
             Err(errno) => return Err(failed("cannot open the folder of snapshots", errno)),
         }
@@ -194,6 +201,28 @@ pub(crate) fn is_here(store: &Dir, source: BorrowedFd<'_>) -> bool {
 /// Opens a directory in an open one.
 pub(crate) fn open(dir: BorrowedFd<'_>, name: &str) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(dir, name, DIRECTORY, Mode::empty())
+}
+
+/// Whether that is no depot, but what a snapshot of the subvolume around one has in its place.
+pub(crate) fn stands_for_another(dir: BorrowedFd<'_>) -> bool {
+    is_btrfs(dir) && look(dir, b"").is_ok_and(|stat| is_stub(&stat))
+}
+
+/// How a depot comes back that is not in the snapshot which came to the place of the subvolume around it.
+pub(crate) fn how_to_bring(path: &Path) -> String {
+    format!("move it here from the subvolume that was in this place before: mv -T OLD {}", shell(path.as_os_str()))
+}
+
+fn left_behind(path: &Path) -> Error {
+    let message = format!(
+        "the snapshots of this workspace are not in {}: a snapshot of what is around it has come to this place, and stands for it with an empty directory",
+        path.display()
+    );
+    Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
+        "{}; or, if they are lost for good, forget them: rmdir {}",
+        how_to_bring(path),
+        shell(path.as_os_str())
+    ))
 }
 
 /// Makes a subvolume that nobody else can look into, unless one is there.

@@ -23,7 +23,7 @@ use ah_provider_directory::{failed, look, names, path_of};
 use rustix::fs::{Access, AtFlags, FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::{Errno, retry_on_intr};
 
-use crate::depot::{FOLDERS, hex, open, unique};
+use crate::depot::{FOLDERS, hex, how_to_bring, open, stands_for_another, unique};
 use crate::subvolume::is_root;
 use crate::sys;
 
@@ -165,6 +165,8 @@ impl Note {
                 format!("{} is another folder by now: put the one back that was there", self.above.display())
             } else {
                 "mount that filesystem where it was when they were taken".to_owned()
+            } else if Dir::open(&self.above).is_ok_and(|above| stands_for_another(above.as_fd())) {
+                how_to_bring(&self.above)
             };
             Error::new(ErrorKind::FailedPrecondition, message)
                 .with_hint(format!("{first}; or, if they are lost for good, forget them: {}", forget(store)))

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use crate::depot::{Depot, identity};
 use crate::omitted::{omitted, swap_files};
 use crate::record::Record;
-use crate::subvolume::{Subvolume, is_btrfs, is_root};
+use crate::subvolume::{Subvolume, is_btrfs, is_root, is_stub};
 use crate::sys;
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -49,7 +49,7 @@ impl Shown {
     /// As [`Self::top`].
     pub(crate) fn tree(&self) -> Result<Tree> {
         let hidden = self.record.omitted.iter().map(|omission| omission.path.clone());
-        Ok(Tree::new(self.top()?).hiding(hidden).without_stubs(|stat| stat.stx_ino == sys::STUB_INODE))
+        Ok(Tree::new(self.top()?).hiding(hidden).without_stubs(is_stub))
     }
 }
 

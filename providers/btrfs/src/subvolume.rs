@@ -37,6 +37,11 @@ pub(crate) fn is_root(stat: &Statx) -> bool {
     stat.stx_ino == sys::ROOT_INODE
 }
 
+/// Whether those, on a Btrfs, are the attributes of the empty directory that stands in a snapshot where a subvolume was nested.
+pub(crate) fn is_stub(stat: &Statx) -> bool {
+    stat.stx_ino == sys::STUB_INODE
+}
+
 impl Subvolume {
     /// The one that contains `workspace`.
     ///

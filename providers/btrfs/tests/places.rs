@@ -75,6 +75,43 @@ fn snapshots_that_somebody_cleared_away() {
     bench.snapshot("c");
 }
 
+/// As who goes back to a snapshot of all of a home does.
+#[test]
+fn snapshots_that_stayed_behind_in_the_subvolume_around_them() {
+    for is_in_store in [true, false] {
+        let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+        let beside = tempfile::tempdir().unwrap();
+        let (home, former) = (disk.at().join("home"), disk.at().join("former"));
+        let (store, depot) = match is_in_store {
+            true => (home.join("store"), "store/depot"),
+            false => (beside.path().join("store"), ".ah-snapshots"),
+        };
+        subvolume(&home);
+        // A mount of its own, so that no place is above it.
+        run("mount", &["--bind", home.to_str().unwrap(), home.to_str().unwrap()]);
+        let bench = || Bench::of(&home.join("work"), &store, &store.with_file_name("t"));
+        bench().write("f", "x");
+        bench().snapshot("a");
+        unmount(&home);
+        run("btrfs", &["-q", "subvolume", "snapshot", home.to_str().unwrap(), disk.at().join("new").to_str().unwrap()]);
+        fs::rename(&home, &former).unwrap();
+        fs::rename(disk.at().join("new"), &home).unwrap();
+        run("mount", &["--bind", home.to_str().unwrap(), home.to_str().unwrap()]);
+        let hint = advice(&bench());
+        assert_eq!(list(&bench()).unwrap_err().hint.as_ref(), Some(&hint));
+        bench().provider.reclaim(&bench().place(), &Default::default(), &Context::quiet()).unwrap_err();
+        assert!(home.join(depot).exists(), "it says where the snapshots belong");
+        let (_, command) = hint.split_once("mv -T OLD ").unwrap_or_else(|| panic!("{hint}"));
+        let command = format!("mv -T {} {}", former.join(depot).display(), command.split(';').next().unwrap());
+        unmount(&home);
+        run("sh", &["-ec", &command]);
+        run("mount", &["--bind", home.to_str().unwrap(), home.to_str().unwrap()]);
+        assert!(bench().probe().usable && bench().ids() == ["a"]);
+        bench().snapshot("b");
+        unmount(&home);
+    }
+}
+
 #[test]
 fn snapshots_on_another_filesystem_than_the_workspace_by_now() {
     let (Some(first), Some(second)) = (Disk::new("btrfs", 300, ""), Disk::new("btrfs", 300, "")) else { return };

@@ -17,7 +17,7 @@ use rustix::fs::{Mode, OFlags, Statx, StatxAttributes};
 
 use crate::omitted::omitted;
 use crate::shelf::Shelf;
-use crate::subvolume::{Subvolume, is_root};
+use crate::subvolume::{Subvolume, is_root, is_stub};
 use crate::sys::{self, Uuid};
 use changed::Changed;
 
@@ -128,5 +128,5 @@ impl Taken {
 
 /// Another subvolume, or what stands for one in a snapshot.
 fn is_other_subvolume(stat: &Statx) -> bool {
-    stat.stx_ino == sys::STUB_INODE || is_root(stat)
+    is_stub(stat) || is_root(stat)
 }

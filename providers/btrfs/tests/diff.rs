@@ -249,3 +249,20 @@ fn a_file_of_many_names_differs_at_each_of_them() {
     assert_eq!(bench.diff(side(&taken), Side::Workspace, &[], true), told);
     assert_eq!(bench.diff(side(&taken), Side::Workspace, &["B"], true), told[1..]);
 }
+
+#[test]
+fn a_device_that_became_another_differs() {
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let bench = Bench::in_folder(disk.at());
+    let make = |kind: &str, minor: &str| run("mknod", &[bench.work(kind).to_str().unwrap(), kind, "1", minor]);
+    for kind in ["b", "c"] {
+        make(kind, "3");
+    }
+    let taken = bench.snapshot("a");
+    for kind in ["b", "c"] {
+        fs::remove_file(bench.work(kind)).unwrap();
+        make(kind, "5");
+    }
+    assert_eq!(bench.diff(side(&taken), Side::Workspace, &[], false), ["M b", "M c"]);
+    assert_eq!(bench.diff(side(&taken), side(&bench.snapshot("b")), &[], false), ["M b", "M c"]);
+}

@@ -331,9 +331,7 @@ impl<'a> Planner<'a> {
     fn changed(&mut self, path: &RelPath, before: &Entry, after: &Entry) -> Result<()> {
         let (was_dir, becomes_dir) = (before.kind == EntryKind::Dir, after.kind == EntryKind::Dir);
         if after.kind == EntryKind::Special {
-            if before.kind != EntryKind::Special {
-                self.leave(path, NEVER_MADE);
-            }
+            self.leave(path, NEVER_MADE);
             return Ok(());
         }
         if before.kind == EntryKind::Special {

@@ -199,7 +199,9 @@ impl Walk<'_> {
             return Ok(false);
         }
         if !matches!(a.kind(), EntryKind::File | EntryKind::Symlink) {
-            return Ok(true);
+            // Which device it is; zero for all others.
+            let device = |stat: &Statx| (stat.stx_rdev_major, stat.stx_rdev_minor);
+            return Ok(device(&a.stat) == device(&b.stat));
         }
         if a.stat.stx_size != b.stat.stx_size {
             return Ok(false);

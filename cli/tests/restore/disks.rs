@@ -400,3 +400,49 @@ fn a_subvolume_deleted_and_made_anew_as_a_plain_directory_comes_back() {
     assert_eq!(there(), then);
     done(&["gc"]);
 }
+
+#[test]
+fn what_no_restore_can_put_back_is_told() {
+    if !is_root() {
+        return skip("needs root, to mount and to make devices");
+    }
+    let world = World::new();
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    crate::support::need_btrfs();
+    let project = disk.at().join("p");
+    fs::create_dir_all(project.join("d")).unwrap();
+    for name in ["d/f", "d/g"] {
+        fs::write(project.join(name), "old").unwrap();
+    }
+    let device = |minor: &str| {
+        let status = Command::new("mknod").arg(project.join("device")).args(["c", "1", minor]).status().unwrap();
+        assert!(status.success());
+    };
+    device("3");
+    let ah = |words: &[&str]| {
+        let mut command = world.command(["agent", "fs"].iter().chain(words));
+        crate::support::Ran::of(command.current_dir(&project).env("AH_HOME", disk.at().join("state")))
+    };
+    let first = ah(&["snapshot"]).stdout.trim_end().to_owned();
+    // Another device, which could not be made again.
+    fs::remove_file(project.join("device")).unwrap();
+    device("5");
+    let ran = ah(&["restore", &first]);
+    assert!(ran.code == 0 && ran.stderr.contains("special files cannot be made again"), "{ran:?}");
+    // A subvolume, and something that is mounted, where a directory was.
+    fs::rename(project.join("d"), project.join("e")).unwrap();
+    let made = Command::new("btrfs").args(["-q", "subvolume", "create"]).arg(project.join("d")).status().unwrap();
+    assert!(made.success());
+    let ran = ah(&["restore", &first]);
+    assert_eq!(ran.code, 4, "{ran:?}");
+    assert!(ran.stderr.contains("d: it is a subvolume of its own by now"), "{ran:?}");
+    assert!(ran.stderr.contains("move these out of the way") && !ran.stderr.contains("d/f"), "{ran:?}");
+    fs::remove_dir(project.join("d")).unwrap();
+    fs::rename(project.join("e"), project.join("d")).unwrap();
+    assert!(small_disk(&project.join("d"), 4));
+    let ran = ah(&["restore", &first]);
+    ah_test_disks::unmount(&project.join("d"));
+    assert!(ran.code == 4 && ran.stderr.contains("d: something is mounted on it by now"), "{ran:?}");
+    assert!(ran.stderr.contains("unmount what is on these"), "{ran:?}");
+    assert_eq!(fs::read_to_string(project.join("d/f")).unwrap(), "old");
+}

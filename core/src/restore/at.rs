@@ -180,6 +180,15 @@ impl<'a> Tree<'a> {
         }
     }
 
+    /// The topmost directory on the way to a path that is on another device, which [`Self::dir`] does not enter.
+    pub(crate) fn foreign_above(&self, path: &RelPath) -> Option<(RelPath, Found)> {
+        let above: Vec<RelPath> = std::iter::successors(path.parent(), RelPath::parent).collect();
+        above.into_iter().rev().filter(|dir| !dir.is_root()).find_map(|dir| {
+            let found = self.stat(&dir).ok()??;
+            (found.mounted || found.dev != self.dev).then_some((dir, found))
+        })
+    }
+
     /// Whether something is there, or may be, that this user may not look at: a file's contents, a directory's names.
     pub(crate) fn is_unreadable(&self, path: &RelPath) -> bool {
         use rustix::fs::Access;

@@ -169,6 +169,8 @@ pub fn way_out(conflicts: &[LeftAlone]) -> &'static str {
         "something is at work on these: repeat it when that has stopped"
     } else if all(&[plan::SHUT]) {
         "have these opened by whom they belong to (`chmod`, `chown`)"
+    } else if all(&[plan::MOUNTED_NOW]) {
+        "unmount what is on these"
     } else {
         "move these out of the way"
     }

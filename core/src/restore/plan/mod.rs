@@ -40,6 +40,10 @@ pub(super) const IN_USE: [&str; 3] = [MADE_AFTER, CHANGED_AFTER, MODE_AFTER];
 /// What is said of a directory that is another's.
 pub(super) const SHUT: &str = "you may not write to this directory";
 
+/// What is said of a directory with something on it that is not the workspace's.
+pub(super) const MOUNTED_NOW: &str = "something is mounted on it by now";
+const SUBVOLUME_NOW: &str = "it is a subvolume of its own by now";
+
 const OVERWRITTEN_IF_ASKED: &str = "ignored: `restore --ignored` overwrites it";
 const NEVER_MADE: &str = "special files cannot be made again";
 
@@ -316,7 +320,7 @@ impl<'a> Planner<'a> {
                 Ok(None) | Err(Errno::NOTDIR | Errno::LOOP) => {}
                 Ok(Some(found)) => return self.taken(path, after, found),
                 Err(error) => {
-                    self.conflict(path, format!("it cannot be looked at ({error})"));
+                    self.unseen(path, error);
                     return Ok(());
                 }
             }
@@ -398,7 +402,7 @@ impl<'a> Planner<'a> {
             Ok(None) => return Ok(Seen::Gone),
             Ok(Some(found)) => found,
             Err(error) => {
-                self.conflict(path, format!("it cannot be looked at ({error})"));
+                self.unseen(path, error);
                 return Ok(Seen::Done);
             }
         };
@@ -538,6 +542,16 @@ impl<'a> Planner<'a> {
     fn overwrite(&mut self, path: &RelPath, reason: impl Into<String>) {
         if self.plan.overwritten.last().is_none_or(|last| last.path != *path) {
             self.plan.overwritten.push(LeftAlone { path: path.clone(), reason: reason.into() });
+        }
+    }
+
+    /// What cannot be looked at is in the way; or, for all that is in it, what is no part of the workspace any more.
+    fn unseen(&mut self, path: &RelPath, error: Errno) {
+        let foreign = if error == Errno::XDEV { self.tree.foreign_above(path) } else { None };
+        match foreign {
+            Some((top, _)) if self.plan.conflicts.last().is_some_and(|last| last.path == top) => {}
+            Some((top, found)) => self.conflict(&top, if found.mounted { MOUNTED_NOW } else { SUBVOLUME_NOW }),
+            None => self.conflict(path, format!("it cannot be looked at ({error})")),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Depots that are not in their stores: the note of where one is, making one, taking it away when it is empty.
 //!
 //! ```text
-//! <store>/elsewhere          the depot that is the store's: key, blank, path of the folder of depots; in a second line which folder that is
+//! <store>/elsewhere          the depot that is the store's: key, blank, path of the folder of depots; in a line of its own which folder that is
 //! <store>/elsewhere.<key>    the same of one that is in the making or being taken away
 //! ```
 //!
@@ -64,22 +64,24 @@ impl Note {
             .read_to_end(&mut bytes)
             .map_err(|e| Error::from_io("cannot read where the snapshots are", &e))?;
         let damaged = || Error::new(ErrorKind::DataLoss, "the store's note of where its snapshots are is damaged");
-        let end = bytes.iter().position(|byte| *byte == b'\n').ok_or_else(damaged)?;
-        // Its maker may have been killed over the second line.
-        let (line, rest) = (&bytes[..end], bytes[end + 1..].strip_suffix(b"\n"));
-        let subvolume = rest.filter(|rest| rest.len() == 32);
+        let is_hex = |bytes: &[u8]| bytes.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        // From its end: there may be newlines in the path, whose last part is no number. The maker may have been killed over the second line.
+        let whole = bytes.strip_suffix(b"\n");
+        let lines = whole.unwrap_or(&bytes);
+        let last =
+            lines.iter().rposition(|byte| *byte == b'\n').and_then(|at| Some((&lines[..at], lines.get(at + 1..)?)));
+        let (line, second) = match last {
+            Some((line, second)) if is_hex(second) => (line, Some(second)),
+            _ => (whole.ok_or_else(damaged)?, None),
+        };
+        let subvolume = second.filter(|second| whole.is_some() && second.len() == 32);
         let (key, path) = line.split_at_checked(32).ok_or_else(damaged)?;
         let (filesystem, path) = match path.strip_prefix(b"@").map(|rest| rest.split_at_checked(32)) {
             None => (None, path),
             Some(fields) => fields.map(|(filesystem, path)| (Some(filesystem), path)).ok_or_else(damaged)?,
         };
         let path = path.strip_prefix(b" ").filter(|path| path.starts_with(b"/")).ok_or_else(damaged)?;
-        if ![Some(key), filesystem, subvolume]
-            .into_iter()
-            .flatten()
-            .flatten()
-            .all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
-        {
+        if ![Some(key), filesystem, subvolume].into_iter().flatten().all(is_hex) {
             return Err(damaged());
         }
         let text = |hex: &[u8]| String::from_utf8_lossy(hex).into_owned();
@@ -163,10 +165,10 @@ impl Note {
                 format!("move {} back to where it was", self.above.display())
             } else if self.is_replaced() {
                 format!("{} is another folder by now: put the one back that was there", self.above.display())
-            } else {
-                "mount that filesystem where it was when they were taken".to_owned()
             } else if Dir::open(&self.above).is_ok_and(|above| stands_for_another(above.as_fd())) {
                 how_to_bring(&self.above)
+            } else {
+                "mount that filesystem where it was when they were taken".to_owned()
             };
             Error::new(ErrorKind::FailedPrecondition, message)
                 .with_hint(format!("{first}; or, if they are lost for good, forget them: {}", forget(store)))
@@ -580,6 +582,13 @@ mod tests {
         let more = |text: &str| parsed(&[note.encode(), text.into()].concat()).unwrap().subvolume;
         assert_eq!(more(&format!("{which}\n")), Some(which.clone()));
         assert_eq!((more(&which), more("2e2e\n")), (None, None));
+        // Whatever is in the path.
+        let odd = Note { above: "/a\n0a\nb/.ah-snapshots".into(), subvolume: Some(which.clone()), ..note.clone() };
+        assert_eq!(parsed(&[odd.encode(), format!("{which}\n").into()].concat()).unwrap(), odd);
+        for cut in ["", "2e", &which] {
+            let odd = Note { subvolume: None, ..odd.clone() };
+            assert_eq!(parsed(&[odd.encode(), cut.into()].concat()).unwrap(), odd, "{cut:?}");
+        }
         let old = Note { filesystem: None, ..note };
         assert_eq!(old.encode(), format!("{} /a b@c\n", "0a".repeat(16)).as_bytes());
         assert_eq!(parsed(&old.encode()).unwrap(), old);

@@ -113,6 +113,23 @@ fn snapshots_that_stayed_behind_in_the_subvolume_around_them() {
 }
 
 #[test]
+fn a_newline_in_the_path_of_where_snapshots_are() {
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let beside = tempfile::tempdir().unwrap();
+    let at = beside.path().join("a\n0a\nb");
+    fs::create_dir(&at).unwrap();
+    run("mount", &["--bind", disk.at().to_str().unwrap(), at.to_str().unwrap()]);
+    let bench = Bench::of(&at.join("work"), &beside.path().join("store"), &beside.path().join("t"));
+    bench.write("f", "x");
+    let taken = bench.try_snapshot("a");
+    let told = (list(&bench).ok(), bench.probe().usable);
+    drop(bench);
+    unmount(&at);
+    taken.unwrap();
+    assert_eq!(told, (Some(1), true));
+}
+
+#[test]
 fn snapshots_on_another_filesystem_than_the_workspace_by_now() {
     let (Some(first), Some(second)) = (Disk::new("btrfs", 300, ""), Disk::new("btrfs", 300, "")) else { return };
     let beside = tempfile::tempdir().unwrap();

@@ -48,6 +48,39 @@ fn fill(bench: &Bench) {
     fs::set_permissions(bench.work(""), fs::Permissions::from_mode(0o1750)).unwrap();
 }
 
+/// All that it can be told to keep of a file, one by one, and where the directory would give it something else.
+#[test]
+fn what_chattr_sets_comes_along() {
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let bench = Bench::in_folder(disk.at());
+    let set = |flag: &str, path: &str| run("chattr", &[flag, bench.work(path).to_str().unwrap()]);
+    for letter in ["A", "C", "D", "S", "c", "d", "m"] {
+        let dir = format!("in {letter}");
+        fs::create_dir(bench.work(&dir)).unwrap();
+        set(&format!("+{letter}"), &dir);
+        for other in ["C", "S", "c", "d", "m"] {
+            let file = format!("{dir}/{other}");
+            bench.write(&file, "");
+            for inherited in ["-C", "-c", "-m"] {
+                set(inherited, &file);
+            }
+            set(&format!("+{other}"), &file);
+        }
+        bench.write(&format!("{dir}/inherits"), "x");
+    }
+    let flags = || {
+        let told = run("lsattr", &["-aR", bench.workspace.path().to_str().unwrap()]);
+        told.lines().map(str::to_owned).collect::<std::collections::BTreeSet<_>>()
+    };
+    let before = flags();
+    let has = |letter, name: &str| {
+        before.iter().any(|line| line.ends_with(name) && line.split('/').next().unwrap().contains(letter))
+    };
+    assert!(has('m', "in c/m") && has('C', "in c/C") && has('D', "in D"), "{before:?}");
+    bench.convert().unwrap();
+    assert_eq!(flags(), before);
+}
+
 #[test]
 fn everything_comes_along_and_shares_its_data() {
     let Some(disk) = Disk::new("btrfs", 400, "noatime") else { return };

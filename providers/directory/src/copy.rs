@@ -21,9 +21,12 @@ use rustix::io::Errno;
 use crate::way::DIRECTORY;
 use crate::{State, Way, failed, holders, look, names, open_beneath};
 
+/// That it is never compressed.
+const NOCOMP: IFlags = IFlags::from_bits_retain(linux_raw_sys::general::FS_NOCOMP_FL);
+
 /// What is set at files by chattr(1) and can be taken over. Compression is an extended attribute, too.
 const FLAGS: IFlags =
-    IFlags::NOCOW.union(IFlags::NOATIME).union(IFlags::NODUMP).union(IFlags::SYNC).union(IFlags::DIRSYNC);
+    IFlags::NOCOW.union(NOCOMP).union(IFlags::NOATIME).union(IFlags::NODUMP).union(IFlags::SYNC).union(IFlags::DIRSYNC);
 
 /// Longer than the steps of the clock that change times are taken from.
 pub const TICK: Duration = Duration::from_millis(20);
@@ -414,10 +417,18 @@ impl<'a> Copier<'a> {
     /// What is best set before there are contents.
     fn flags(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>, path: &RelPath) {
         let (Ok(want), Ok(have)) = (rustix::fs::ioctl_getflags(from), rustix::fs::ioctl_getflags(to)) else { return };
-        if (want ^ have).intersects(FLAGS) && rustix::fs::ioctl_setflags(to, (have - FLAGS) | (want & FLAGS)).is_err() {
+        let set = |flags| rustix::fs::ioctl_setflags(to, flags).is_ok();
+        let bare = have - FLAGS - IFlags::COMPRESSED;
+        if have == bare | (want & FLAGS) {
+            return;
+        }
+        // What the directory above gave it goes first: some exclude others, those of before too. Compression comes later, as an attribute.
+        if have != bare {
+            set(bare);
+        }
+        if !set(bare | (want & FLAGS)) {
             // Whether it is overwritten in place matters more than all others.
-            let one = (have - IFlags::NOCOW) | (want & IFlags::NOCOW);
-            let _ = rustix::fs::ioctl_setflags(to, one);
+            set(bare | (want & IFlags::NOCOW));
             count(&mut self.lost.flags, path);
         }
     }

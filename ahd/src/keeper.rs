@@ -229,11 +229,13 @@ impl Keeper {
 
     /// Takes a view or a clone away, however far it has come. The record must be claimed.
     pub(crate) fn take_down(&self, record: &Record, cx: &Context<'_>) -> Result<()> {
-        let whole = record.made == Made::Clone && record.ready;
-        // Before anything is done. Should this process be killed, the next one goes on.
-        let going = if whole { self.records.going(&record.id) } else { Ok(()) };
-        let taken =
-            going.and_then(|()| take_from_user(record, !whole)).and_then(|()| self.take_from_provider(record, cx));
+        let whole = record.made == Made::Clone && record.is_whole();
+        let room = if whole { self.records.make_room_for_going(&record.id) } else { Ok(()) };
+        let taken = room
+            .and_then(|()| take_from_user(record, !record.ready))
+            // Should this process be killed before, it stays, and so does what is done in it from then on; after that, the next one goes on.
+            .and_then(|()| if whole { self.records.going(&record.id) } else { Ok(()) })
+            .and_then(|()| self.take_from_provider(record, cx));
         if let Err(error) = taken {
             if whole {
                 self.put_back(record);
@@ -243,12 +245,23 @@ impl Keeper {
         self.records.remove(&record.id)
     }
 
+    /// Whether a clone whose removal was cut off is mounted: then somebody may have worked in it since, and it stays. The record must be claimed.
+    pub(crate) fn stays_mounted(&self, record: &Record) -> Result<bool> {
+        let stays = record.going && stands(record)?;
+        if stays {
+            self.records.stays(&record.id)?;
+        }
+        Ok(stays)
+    }
+
     /// After a removal that failed: a clone stays what it was. If it cannot be shown now, the next connection of its user tries again.
     fn put_back(&self, record: &Record) {
-        let stays = self.records.stays(record);
-        let stands = record.mark.as_ref().is_some_and(|mark| !matches!(graft::find(mark), Ok(None)));
-        let shown = if stands { Ok(()) } else { record.name().and_then(|n| self.show_again(&mut record.clone(), &n)) };
-        if let Err(error) = stays.and(shown) {
+        let show = || {
+            // Of what cannot be looked for, it is not known that it is gone.
+            let stands = stands(record).unwrap_or(true);
+            if stands { Ok(()) } else { record.name().and_then(|n| self.show_again(&mut record.clone(), &n)) }
+        };
+        if let Err(error) = self.records.stays(&record.id).and_then(|()| show()) {
             let text = format!("the clone at {}, whose removal failed: {}", record.place().display(), told(&error));
             self.audit.say_of(record.uid, &text);
         }
@@ -306,7 +319,7 @@ impl Keeper {
                 let is_it = |mount: &Mount| mount.id == mark.id && mount.point == record.place();
                 mark.boot == graft::boot() && mounts.iter().any(is_it)
             });
-            record.uid == uid && record.made == Made::Clone && record.ready && !there
+            record.uid == uid && record.made == Made::Clone && record.is_whole() && !there
         });
     }
 
@@ -339,11 +352,11 @@ impl Keeper {
             None => return Ok(None),
         }
         let name = record.name()?;
-        let stands = match &record.mark {
-            Some(mark) => graft::find(mark)?.is_some(),
-            None => false,
-        };
-        if !record.ready || (record.made == Made::View && !stands) {
+        if self.stays_mounted(record)? {
+            return Ok(Some("kept, as it is mounted,"));
+        }
+        let stands = stands(record)?;
+        if !record.is_whole() || (record.made == Made::View && !stands) {
             self.take_down(record, cx)?;
             return Ok(Some("took down what was left of"));
         }
@@ -382,6 +395,11 @@ impl Keeper {
             let _ = self.records.save(record);
         })
     }
+}
+
+/// Whether what a record says is mounted is.
+fn stands(record: &Record) -> Result<bool> {
+    record.mark.as_ref().map_or(Ok(false), |mark| Ok(graft::find(mark)?.is_some()))
 }
 
 /// Takes away what the user sees of a view or clone. One that is in use stays, unless nobody was told of it yet: then `even_in_use`.

@@ -74,6 +74,7 @@ impl<'k> Guarded<'k> {
             name: Text::from(name.as_bytes()),
             mark: None,
             ready: false,
+            going: false,
         };
         let limits = &self.keeper.config.limits;
         let limit = if made == Made::View { limits.views } else { limits.clones };
@@ -174,10 +175,10 @@ impl<'k> Guarded<'k> {
         let made = made.and_then(|made| cx.check_cancelled().map(|()| made));
         if made.is_err() {
             // Nobody was told of it, however whole it is: so the next reclaim, or the next start, tries again.
-            if making.record.ready {
-                let _ = self.keeper.records.going(&making.record.id);
-            }
             let left = Record { ready: false, ..making.record.clone() };
+            if making.record.ready {
+                let _ = self.keeper.records.save(&left);
+            }
             if let Err(error) = self.keeper.take_down(&left, &Context::quiet()) {
                 // They can have that said for each call, so it is theirs to pay for.
                 let text = format!("what is left at {} stays for now: {error}", making.record.place().display());

@@ -434,7 +434,7 @@ impl Provider for Guarded<'_> {
                 record.uid == self.peer.uid
                     && record.provider == self.served.name
                     && record.token == kept.key.token
-                    && (!record.ready || forgotten(record))
+                    && (!record.is_whole() || forgotten(record))
             });
             // Nobody makes one, as long as nobody else works in the store. Who has it takes it away, or shows it again, and is waited for: all of them together
             // no longer than one, and not in the background.
@@ -448,14 +448,20 @@ impl Provider for Guarded<'_> {
                 }
                 let taken = claim.and_then(|_claim| {
                     // As it is now that nobody else works on it.
-                    let now = self.keeper.records.get(&record.id).filter(|now| !now.ready || forgotten(now));
-                    now.map(|record| self.keeper.take_down(&record, cx).map(|()| record)).transpose()
+                    let now = self.keeper.records.get(&record.id).filter(|now| !now.is_whole() || forgotten(now));
+                    let Some(record) = now else { return Ok(None) };
+                    let place = record.place();
+                    if !forgotten(&record) && self.keeper.stays_mounted(&record)? {
+                        let place = place.display();
+                        return Ok(Some(format!(
+                            "kept the branch at {place}, whose removal was cut off: it is mounted"
+                        )));
+                    }
+                    self.keeper.take_down(&record, cx)?;
+                    Ok(Some(format!("took away what was left at {}", place.display())))
                 });
                 match taken {
-                    Ok(Some(record)) => {
-                        actions.push(format!("took away what was left at {}", record.place().display()));
-                    }
-                    Ok(None) => {}
+                    Ok(action) => actions.extend(action),
                     // One that is in use holds up nothing else.
                     Err(error) => drop(first_error.get_or_insert(error)),
                 }

@@ -3,8 +3,9 @@
 //! So whatever a killed helper left is found again: a record that is not `ready` is something half-made, a view whose mount is gone is
 //! one to forget, a clone whose mount is gone is mounted again.
 //!
-//! What is being removed has a second file beside its record, which says that it is not `ready` any more. A removal that fails takes it away,
-//! for which no room is needed.
+//! What is being removed has a second file beside its record, from when its user does not see it any more until it is gone: so nobody works in what
+//! a killed helper left of it, and the next one goes on. Room for that file is made before anything is done; a removal that fails takes it away, for which
+//! no room is needed.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
@@ -19,6 +20,10 @@ use ah_plugin_api::{Context, Error, ErrorKind, FileName, ProviderName, Reference
 use serde::{Deserialize, Serialize};
 
 use crate::{accounts, policy, state};
+
+/// What the file beside the record of something that is being removed ends with, and the file that becomes it.
+const GOING: &str = "going";
+const ROOM_FOR_GOING: &str = "going-tmp";
 
 /// What was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,6 +81,9 @@ pub(crate) struct Record {
     pub(crate) name: Text,
     pub(crate) mark: Option<Mark>,
     pub(crate) ready: bool,
+    /// Whether it was whole, and its removal was begun; in a file of its own.
+    #[serde(skip)]
+    pub(crate) going: bool,
 }
 
 /// Bytes that are mostly text.
@@ -130,6 +138,11 @@ impl Record {
         Reference::new(format!("{kind}:{}", self.id))
     }
 
+    /// Whether it is what its user was told of.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.ready && !self.going
+    }
+
     /// Where it is for the user.
     pub(crate) fn place(&self) -> PathBuf {
         self.target.path().join(self.name.path())
@@ -181,7 +194,7 @@ impl Records {
             }
             let why = match read.and_then(|bytes| serde_json::from_slice::<Record>(&bytes).map_err(|e| e.to_string())) {
                 Ok(mut record) if record.id == id => {
-                    record.ready &= !path.with_extension("going").exists();
+                    record.going = path.with_extension(GOING).exists();
                     all.insert(id.to_owned(), record);
                     continue;
                 }
@@ -271,25 +284,35 @@ impl Records {
         Ok(())
     }
 
-    /// Writes down that what is whole is about to be removed. The record must be claimed.
-    pub(crate) fn going(&self, id: &str) -> Result<()> {
-        let path = self.path(id).with_extension("going");
+    /// Makes room for [`Self::going`]. What is there of it then says nothing.
+    pub(crate) fn make_room_for_going(&self, id: &str) -> Result<()> {
+        let path = self.path(id).with_extension(ROOM_FOR_GOING);
         let mut options = File::options();
         options.write(true).create(true).truncate(true).mode(0o600).custom_flags(nix::libc::O_NOFOLLOW);
         options.open(&path).map_err(|e| Error::from_io(format!("cannot write {}", path.display()), &e))?;
+        Ok(())
+    }
+
+    /// Writes down that what is whole is being removed: its user does not see it any more. The record must be claimed.
+    pub(crate) fn going(&self, id: &str) -> Result<()> {
+        let path = self.path(id).with_extension(GOING);
+        std::fs::rename(path.with_extension(ROOM_FOR_GOING), &path)
+            .map_err(|e| Error::from_io(format!("cannot write {}", path.display()), &e))?;
         state::sync(&self.folder)?;
-        self.all().entry(id.to_owned()).and_modify(|record| record.ready = false);
+        self.all().entry(id.to_owned()).and_modify(|record| record.going = true);
         Ok(())
     }
 
     /// Writes down that it stays what it was, after all.
-    pub(crate) fn stays(&self, record: &Record) -> Result<()> {
-        self.all().insert(record.id.clone(), record.clone());
-        self.forget_going(&record.id)
+    pub(crate) fn stays(&self, id: &str) -> Result<()> {
+        self.forget_going(id)?;
+        self.all().entry(id.to_owned()).and_modify(|record| record.going = false);
+        Ok(())
     }
 
     fn forget_going(&self, id: &str) -> Result<()> {
-        match std::fs::remove_file(self.path(id).with_extension("going")) {
+        let _ = std::fs::remove_file(self.path(id).with_extension(ROOM_FOR_GOING));
+        match std::fs::remove_file(self.path(id).with_extension(GOING)) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                 Err(Error::from_io(format!("the record {id} goes on saying that it is removed"), &e))
             }

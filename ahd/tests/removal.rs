@@ -131,6 +131,83 @@ fn a_clone_is_not_taken_from_under_who_works_in_it() {
     is_not_taken_from_under(&*daemon.named("btrfs_ahd"), &Home::make(disk.at().join("home"), ALICE));
 }
 
+/// Kills the helper while it removes a clone that somebody works in, before anything is taken from there.
+fn kill_while_it_removes(daemon: &mut Daemon, home: &Home, clone: &WritableClone) {
+    let is_begun = |daemon: &Daemon| daemon.state("records").iter().any(|name| name.contains(".going"));
+    // It may be refused, as somebody works there, before it is killed.
+    while !is_begun(daemon) {
+        let provider = daemon.provider();
+        std::thread::scope(|scope| {
+            let removal = scope.spawn(|| remove(&*provider, home, clone).unwrap_err());
+            while !is_begun(daemon) && !removal.is_finished() {
+                std::thread::yield_now();
+            }
+            daemon.kill();
+        });
+        if !is_begun(daemon) {
+            daemon.run().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_clone_stays_whose_removal_was_cut_off_before_it_was_unmounted() {
+    if !is_root() {
+        return;
+    }
+    for unmounted in [false, true] {
+        let mut daemon = Daemon::start(ALLOWED);
+        let alice = daemon.home(ALICE);
+        let clone = clone(&*daemon.provider(), &alice);
+        let mut inside =
+            Command::new("cat").current_dir(&clone.path).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        kill_while_it_removes(&mut daemon, &alice, &clone);
+        fs::write(clone.path.join("later"), "goes on").unwrap();
+        if unmounted {
+            // As after the machine's next start.
+            inside.kill().unwrap();
+            inside.wait().unwrap();
+            ah_test_disks::unmount(&clone.path);
+        }
+        daemon.run().unwrap();
+        gc(&*daemon.provider(), &alice);
+        assert!(is_whole(&clone) && clone.path.join("later").exists(), "unmounted: {unmounted}");
+        let _ = inside.kill();
+        inside.wait().unwrap();
+        remove(&*daemon.provider(), &alice, &clone).unwrap();
+        assert!(daemon.state("records").is_empty() && daemon.state("clones").is_empty());
+    }
+}
+
+/// Writes down that the removal of the only clone was begun, as a helper does that was killed then.
+fn note_going(daemon: &Daemon) {
+    let records = daemon.base.path().join("state/records");
+    let [record] = <[String; 1]>::try_from(daemon.state("records")).unwrap();
+    fs::write(records.join(record).with_extension("going"), "").unwrap();
+}
+
+#[test]
+fn a_clone_whose_removal_was_cut_off_goes_unless_it_is_mounted() {
+    if !is_root() {
+        return;
+    }
+    let mut daemon = Daemon::start(ALLOWED);
+    let alice = daemon.home(ALICE);
+    let clone = clone(&*daemon.provider(), &alice);
+    daemon.kill();
+    note_going(&daemon);
+    daemon.run().unwrap();
+    gc(&*daemon.provider(), &alice);
+    assert!(is_whole(&clone));
+    assert_eq!(daemon.state("records").len(), 1, "it says so no more");
+    daemon.kill();
+    note_going(&daemon);
+    ah_test_disks::unmount(&clone.path);
+    daemon.run().unwrap();
+    gc(&*daemon.provider(), &alice);
+    assert!(daemon.state("records").is_empty() && daemon.state("clones").is_empty());
+}
+
 /// The folder of that name somewhere in `top`.
 fn folder(top: &Path, name: &str) -> Option<PathBuf> {
     let folders = fs::read_dir(top).ok()?.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir());

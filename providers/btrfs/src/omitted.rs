@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use ah_plugin_api::{Dir, Omission, OmitReason, RelPath, Result, proc_path};
+use ah_plugin_api::{Dir, Error, ErrorKind, Omission, OmitReason, RelPath, Result, proc_path};
 use ah_provider_directory::{Mounts, failed, look, open_beneath};
 use ah_repository::as_owner;
 use rustix::fs::OFlags;
@@ -22,7 +22,7 @@ use crate::sys;
 /// workspace's owner may not read: who has the helper take a snapshot is told of it.
 pub(crate) fn omitted(workspace: &Dir, source: &Subvolume, store: &Dir) -> Result<Vec<Omission>> {
     let found = Mounts::read()?.below(workspace);
-    let nested = nested(workspace, source, paths_as_owner)?.map(|path| {
+    let nested = nested(workspace, source, Rights::Owners)?.map(|path| {
         let path = path?;
         let (reason, detail) = if is_own(workspace, &path, store) {
             (OmitReason::OwnState, "snapshots of its own")
@@ -36,39 +36,97 @@ pub(crate) fn omitted(workspace: &Dir, source: &Subvolume, store: &Dir) -> Resul
 
 /// A subvolume that is nested in the workspace, if this process can see one by all rights that it has.
 pub(crate) fn first_nested(workspace: &Dir, source: &Subvolume) -> Result<Option<RelPath>> {
-    nested(workspace, source, paths)?.next().transpose()
+    nested(workspace, source, Rights::Own)?.next().transpose()
+}
+
+/// With whose rights it is looked for paths.
+#[derive(Clone, Copy)]
+enum Rights {
+    /// All that this process has.
+    Own,
+    /// Those of the workspace's owner.
+    Owners,
+}
+
+impl Rights {
+    /// Calls `run` with them; `EPERM` if they cannot be had.
+    fn with<T>(self, workspace: &Dir, run: impl FnOnce() -> T) -> Result<T, Errno> {
+        match self {
+            Self::Own => Ok(run()),
+            Self::Owners => as_owner(workspace, run).ok_or(Errno::PERM),
+        }
+    }
 }
 
 /// So many paths are asked for with the rights of the workspace's owner at a time: to take these on costs more than to ask.
 const AT_ONCE: usize = 256;
 
-type Paths = Vec<Result<Vec<u8>, Errno>>;
-
-/// The paths of nested subvolumes, as `ask` gives those of some.
-fn nested(
-    workspace: &Dir,
-    source: &Subvolume,
-    ask: fn(&Dir, &[(u64, u64)]) -> Paths,
-) -> Result<impl Iterator<Item = Result<RelPath>>> {
+/// The paths of nested subvolumes.
+fn nested(workspace: &Dir, source: &Subvolume, rights: Rights) -> Result<impl Iterator<Item = Result<RelPath>>> {
     let all = sys::nested(workspace)
         .map_err(|errno| failed(format!("cannot look for what is nested in {}", source.path.display()), errno))?;
     let all: Vec<_> = all.chunks(AT_ONCE).map(<[_]>::to_vec).collect();
-    Ok(all.into_iter().flat_map(move |some| ask(workspace, &some)).filter_map(|path| match path {
+    let ask = move |some: Vec<_>| {
+        let paths = || some.iter().map(|&one| sys::nested_path(workspace, one)).collect();
+        let paths: Vec<_> = rights.with(workspace, paths).unwrap_or_else(|errno| vec![Err(errno)]);
+        some.into_iter().zip(paths)
+    };
+    let path = move |(one, path)| match path {
+        Err(Errno::NAMETOOLONG) => by_steps(workspace, one, rights),
+        path => path,
+    };
+    let too_deep = move || {
+        let message = format!(
+            "a subvolume in {} is so deep that the kernel tells its path to nobody but root",
+            source.path.display()
+        );
+        Error::new(ErrorKind::FailedPrecondition, message).with_hint("move it further up, then repeat")
+    };
+    Ok(all.into_iter().flat_map(ask).map(path).filter_map(move |path| match path {
         Ok(path) => RelPath::new(path).ok().filter(|path| !path.is_root()).map(Ok),
         // Elsewhere in the subvolume, hidden, or taken away just now.
         Err(Errno::ACCESS | Errno::NOENT) => None,
+        Err(Errno::NAMETOOLONG) => Some(Err(too_deep())),
         Err(errno) => Some(Err(failed("cannot look for nested subvolumes", errno))),
     }))
 }
 
-/// The paths of some nested subvolumes.
-fn paths(workspace: &Dir, some: &[(u64, u64)]) -> Paths {
-    some.iter().map(|&one| sys::nested_path(workspace, one)).collect()
-}
-
-/// The same, as the workspace's owner may have them.
-fn paths_as_owner(workspace: &Dir, some: &[(u64, u64)]) -> Paths {
-    as_owner(workspace, || paths(workspace, some)).unwrap_or_else(|| vec![Err(Errno::PERM)])
+/// The path of a nested subvolume that is too deep to be asked for at once, in the workspace or elsewhere: whoever may make directories somewhere in the
+/// subvolume could have put it there. As [`sys::nested_path`]; `ENAMETOOLONG` for others than root.
+fn by_steps(workspace: &Dir, one: (u64, u64), rights: Rights) -> Result<Vec<u8>, Errno> {
+    let top = look(workspace, b"")?;
+    let (mut dir, mut names) = (one.1, Vec::new());
+    while dir != top.stx_ino {
+        if dir == sys::ROOT_INODE {
+            return Err(Errno::ACCESS);
+        }
+        let (above, name) = sys::name_of(workspace, dir).map_err(|errno| match errno {
+            Errno::PERM => Errno::NAMETOOLONG,
+            errno => errno,
+        })?;
+        names.push((dir, name));
+        dir = above;
+    }
+    // As the kernel does, which tells nobody of what they could not have read themselves.
+    let down = || {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let (mut at, mut path) = (open_beneath(workspace.as_fd(), b"", flags)?, Vec::new());
+        for (inode, name) in names.iter().rev() {
+            at = open_beneath(at.as_fd(), name, flags)?;
+            if look(&at, b"")?.stx_ino != *inode {
+                return Err(Errno::NOENT);
+            }
+            path.extend_from_slice(name);
+            path.push(b'/');
+        }
+        path.extend(sys::nested_path(&at, one)?);
+        Ok(path)
+    };
+    rights.with(workspace, down)?.map_err(|errno| match errno {
+        // Something was put there, or mounted over it, since.
+        Errno::NOTDIR | Errno::LOOP | Errno::XDEV => Errno::NOENT,
+        errno => errno,
+    })
 }
 
 /// The topmost of all that was found and of `more`, unless their texts alone are longer than `most` bytes: then no more are asked for.

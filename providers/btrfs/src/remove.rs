@@ -102,8 +102,8 @@ fn nested(parent: BorrowedFd<'_>, name: &[u8], depth: u32, cx: &Context<'_>) -> 
         for one in sys::nested(&root).map_err(fail)? {
             let path = match sys::nested_path(&root, one) {
                 Ok(path) => path,
-                // What this user may not read; emptying it opens it up.
-                Err(Errno::ACCESS | Errno::NOENT) => continue,
+                // What this user may not read, or is too deep to be asked for; emptying it opens it up, and finds it.
+                Err(Errno::ACCESS | Errno::NOENT | Errno::NAMETOOLONG) => continue,
                 Err(errno) => return Err(fail(errno)),
             };
             let (above, last) = match path.iter().rposition(|&b| b == b'/') {

@@ -162,7 +162,7 @@ pub(crate) fn nested(inside: impl AsFd) -> Result<Vec<(u64, u64)>, Errno> {
 }
 
 /// The path from the open directory `below` to a subvolume that [`nested`] named. `EACCES` if it is elsewhere, or this user may not
-/// read a directory above the one that it is in. No privilege.
+/// read a directory above the one that it is in; `ENAMETOOLONG` if it is so deep that the kernel gave up before it knew that. No privilege.
 pub(crate) fn nested_path(below: impl AsFd, (id, dir): (u64, u64)) -> Result<Vec<u8>, Errno> {
     const OP: Opcode = op::BTRFS_IOC_INO_LOOKUP_USER as Opcode;
     // SAFETY: any bytes are a value of this type, which is all integers.
@@ -269,6 +269,17 @@ pub(crate) fn search(
             return Ok(());
         }
     }
+}
+
+/// The directory above a directory of the subvolume in which something is open, and its name there. Needs `CAP_SYS_ADMIN`.
+pub(crate) fn name_of(inside: impl AsFd, dir: u64) -> Result<(u64, Vec<u8>), Errno> {
+    let mut found = None;
+    // A directory has no second name. What is in the item: an index, the name's length, the name.
+    search(inside, (dir, INODE_REF, 0), (dir, INODE_REF, u64::MAX), 0, |item| {
+        found = item.body.get(10..).map(|name| (item.offset, name.to_vec()));
+        false
+    })?;
+    found.ok_or(Errno::NOENT)
 }
 
 #[cfg(test)]

@@ -143,9 +143,12 @@ impl<'k> Guarded<'k> {
     fn clone_of(&self, making: &mut Making<'_>, request: &CloneRequest, cx: &Context<'_>) -> Result<WritableClone> {
         let inner = CloneRequest { name: making.record.id_name()?, ..request.clone() };
         let clone = self.served.provider.clone_snapshot(&making.inside, &inner, cx)?;
+        let there = place_inside(&making.record, &clone);
+        // What is said of that place is not true of where the caller sees the clone.
+        let notes = clone.notes.into_iter().filter(|note| !note.contains(&there)).collect();
         let source = self.found(making, clone.reference, &clone.path)?;
         let path = self.show(making, &source, &request.name)?;
-        Ok(WritableClone { path, reference: making.record.reference()?, notes: clone.notes })
+        Ok(WritableClone { path, reference: making.record.reference()?, notes })
     }
 
     /// Writes down what the provider has made, and opens it if it may be shown.
@@ -226,4 +229,11 @@ impl<'k> Guarded<'k> {
     pub(crate) fn is_mine(&self, record: &Record, made: Made) -> bool {
         record.uid == self.peer.uid && record.provider == self.served.name && record.made == made
     }
+}
+
+/// Where the provider has a clone, which only root may know: the directory that has the clone's name in the workshop, or the provider's own for it.
+fn place_inside(record: &Record, clone: &WritableClone) -> String {
+    let names = [record.id.as_str(), clone.reference.as_str()];
+    let is_it = |at: &&Path| at.file_name().is_some_and(|name| names.iter().any(|own| name == *own));
+    clone.path.ancestors().find(is_it).unwrap_or(&clone.path).display().to_string()
 }

@@ -334,6 +334,24 @@ fn a_snapshot_that_cannot_be_read_is_not_taken_for_gone() {
 }
 
 #[test]
+fn a_clone_is_told_of_as_its_user_sees_it() {
+    if !is_root() {
+        return;
+    }
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    // The helper's state is on another filesystem, and the workspace only a part of the subvolume: the provider says so, and where it has the clone.
+    let (daemon, alice) = (Daemon::with(ALLOWED, &["btrfs"], &[]), Home::make(disk.at().join("home"), ALICE));
+    fs::write(alice.at("w/.git"), "gitdir: /nowhere").unwrap();
+    as_user(ALICE, || {
+        let (provider, open) = (daemon.named("btrfs_ahd"), alice.open());
+        let one = open.snapshot(&*provider, "one").unwrap().reference;
+        let clone = open.fork(&*provider, &one, "c").unwrap();
+        // What was done about its repository is told all the same.
+        assert!(clone.notes.len() == 1 && !clone.notes[0].contains("snapshots"), "{:?}", clone.notes);
+    });
+}
+
+#[test]
 fn the_place_of_a_clone_is_not_back_after_a_power_cut_when_nobody_knows_the_clone_any_more() {
     if !is_root() {
         return;

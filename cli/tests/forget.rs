@@ -9,7 +9,8 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use support::{Ran, World};
+use ah_test_disks::Disk;
+use support::{Ran, User, World};
 
 /// What `ah` with these words says in a directory of the world.
 fn there(world: &World, directory: &Path, words: &[&str]) -> Ran {
@@ -138,6 +139,31 @@ fn it_is_refused_while_something_of_it_is_in_use() {
 
     let removed = world.json("rm", &forced);
     assert_eq!(removed["all"]["recordings"], 1, "{removed}");
+    assert!(folders(&world).is_empty());
+}
+
+#[test]
+fn it_stays_while_what_a_convert_left_was_not_seen_to() {
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    support::need_btrfs();
+    let world = World::within(User::Me, disk.at());
+    world.write("f", "1");
+    world.fs(["snapshot"]);
+    let [folder] = <[PathBuf; 1]>::try_from(folders(&world)).unwrap();
+    let store = folder.join("providers/btrfs");
+    assert!(store.is_dir(), "a snapshot of Btrfs");
+    // Of one that was killed, around which a directory was moved since.
+    let (key, was) = ("0123456789abcdef".repeat(2), world.path("was here"));
+    let note = store.join(format!("convert-{key}"));
+    fs::write(&note, format!("1.2.3\0.ah-convert-{key}\0{}\x004.5.6 7.8 755\0", was.display())).unwrap();
+    let ran = world.run(["agent", "fs", "gc"]);
+    assert!(ran.code == 0 && ran.stdout.contains(was.to_str().unwrap()), "{ran:?}");
+    let forced = ["agent", "fs", "rm", "--all", "--force"];
+    let ran = world.run(forced);
+    assert!(ran.code == 4 && ran.stderr.contains(was.to_str().unwrap()), "{ran:?}");
+    assert!(note.exists());
+    fs::remove_file(&note).unwrap();
+    assert_eq!(world.run(forced).code, 0);
     assert!(folders(&world).is_empty());
 }
 

@@ -494,7 +494,7 @@ pub struct Converted {
 /// What `reclaim` did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct Reclaimed {
-    /// One sentence for each thing that was finished or undone.
+    /// One sentence for each thing that was finished or undone, once; and for each that a person has to see to first, as long as that is so.
     pub actions: Vec<String>,
     /// Bytes given back.
     pub bytes: u64,

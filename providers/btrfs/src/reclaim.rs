@@ -20,7 +20,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_
 /// Answers [`ah_plugin_api::Provider::reclaim`].
 pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
     // What cannot be finished now keeps nothing else; it is told in the end.
-    let converted = convert::reclaim(place.store, cx);
+    let converted = convert::reclaim(place, cx);
     let mut actions = converted.as_ref().ok().cloned().unwrap_or_default();
     if !request.auto {
         let count = elsewhere::clear(place.store)?;

@@ -10,24 +10,28 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use ah_test_disks::Disk;
-use common::{Bench, listing};
+use common::{Bench, listing, run};
+
+/// Converts in a folder, and is killed once the two directories have changed places; `newer`: somebody has written in the former one by then.
+fn killed_at_the_last_look(folder: &Path, newer: bool) {
+    Bench::in_folder(folder).write("dir/f", "old");
+    let killed = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "convert_what_the_environment_names", "--ignored"])
+        .env("AH_TEST_CONVERT", folder)
+        .env("AH_TEST_DIE", newer.to_string())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .unwrap();
+    assert!(!killed.success());
+}
 
 #[test]
 fn killed_before_the_last_look_ended_what_is_newer_stays() {
     let Some(disk) = Disk::new("btrfs", 400, "") else { return };
     for newer in [true, false] {
         let folder = disk.at().join(format!("newer-{newer}"));
-        let bench = Bench::in_folder(&folder);
-        bench.write("dir/f", "old");
-        let killed = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "convert_what_the_environment_names", "--ignored"])
-            .env("AH_TEST_CONVERT", &folder)
-            .env("AH_TEST_DIE", newer.to_string())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status()
-            .unwrap();
-        assert!(!killed.success());
+        killed_at_the_last_look(&folder, newer);
         let actions = Bench::in_folder(&folder).reclaim().actions;
         let left: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
         assert_eq!((actions.len(), left.len()), (1, if newer { 4 } else { 3 }), "{actions:?} {left:?}");
@@ -37,6 +41,29 @@ fn killed_before_the_last_look_ended_what_is_newer_stays() {
         }
         assert_eq!(fs::read_to_string(folder.join("work/dir/f")).unwrap(), "old");
     }
+}
+
+#[test]
+fn what_is_left_is_found_though_a_directory_above_was_moved_and_else_told_of() {
+    let Some(disk) = Disk::new("btrfs", 400, "") else { return };
+    let (folder, moved) = (disk.at().join("folder"), disk.at().join("moved"));
+    killed_at_the_last_look(&folder, true);
+    fs::rename(&folder, &moved).unwrap();
+    let actions = Bench::in_folder(&moved).reclaim().actions;
+    assert!(actions.len() == 1 && actions[0].contains("/moved/.ah-convert-"), "{actions:?}");
+    // Neither where it was, nor around the workspace.
+    let store = disk.at().join("it's a store");
+    fs::rename(moved.join("store"), &store).unwrap();
+    let elsewhere = Bench::of(&disk.at().join("elsewhere/work"), &store, &disk.at().join("target"));
+    let actions = elsewhere.reclaim().actions;
+    assert!(actions.len() == 1 && actions[0].contains(folder.to_str().unwrap()), "{actions:?}");
+    assert_eq!(elsewhere.reclaim().actions, actions, "as long as nobody has seen to it");
+    // Moved back, it is found again; and forgotten by what it says.
+    fs::rename(&moved, &folder).unwrap();
+    let found = elsewhere.reclaim().actions;
+    assert!(found.len() == 1 && found[0].contains("/folder/.ah-convert-"), "{found:?}");
+    run("sh", &["-ec", &actions[0][actions[0].find("rm ").unwrap()..]]);
+    assert!(elsewhere.reclaim().actions.is_empty());
 }
 
 /// Started by the next test, and killed by it.

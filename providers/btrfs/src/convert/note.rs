@@ -6,13 +6,14 @@
 //! 3. once it is whole, before it comes to the workspace's place: `finished`, when it was last changed, and what it looks like;
 //! 4. once the last look ended well, `looked`: what is under our name then is not needed.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-use ah_plugin_api::{Context, Dir, Error, ErrorKind, Result};
+use ah_plugin_api::text::shell;
+use ah_plugin_api::{Context, Dir, Error, ErrorKind, Place, Result};
 use ah_provider_directory::{State, changed, failed, holders, look, names, path_of};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, Statx};
 use rustix::io::{Errno, retry_on_intr};
@@ -187,6 +188,18 @@ impl Said {
         })
     }
 
+    /// The directory above the workspace: where it was, or is with the workspace by now.
+    fn find_above(&self, workspace: Option<&Dir>) -> Option<Dir> {
+        let around = || {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let around = rustix::fs::openat(workspace?, c"..", flags, Mode::empty()).ok()?;
+            let path = path_of(around.as_fd());
+            Some(Dir::from_fd(around, path))
+        };
+        let is_it = |above: &Dir| identity(above).is_ok_and(|is| is == self.above);
+        Dir::open(&self.path).ok().filter(is_it).or_else(|| around().filter(is_it))
+    }
+
     /// What is there under our name.
     fn found(&self, dir: &OwnedFd) -> Result<Found, Errno> {
         let stat = look(dir, b"")?;
@@ -276,9 +289,9 @@ enum Found {
 ///
 /// Before the exchange, and where it was taken back, that is the copy, after it the former directory. That the exchange is on disk is seen to
 /// first. A former directory that somebody changed after it was copied, or whose copy is not beside it any more, a copy that somebody used while it was in the workspace's place, and
-/// anything that is neither of the two, stay.
-pub(crate) fn reclaim(store: &Dir, cx: &Context<'_>) -> Result<Vec<String>> {
-    let mut actions = Vec::new();
+/// anything that is neither of the two, stay. What the directory above was moved away with is found beside the workspace as it is now.
+pub(crate) fn reclaim(place: &Place<'_>, cx: &Context<'_>) -> Result<Vec<String>> {
+    let (store, mut actions) = (place.store, Vec::new());
     for name in names(store.as_fd()).map_err(|errno| failed("cannot look into the store", errno))? {
         if !name.starts_with(b"convert-") {
             continue;
@@ -292,7 +305,20 @@ pub(crate) fn reclaim(store: &Dir, cx: &Context<'_>) -> Result<Vec<String>> {
         let mut bytes = Vec::new();
         let read = (&mut file).take(16384).read_to_end(&mut bytes);
         let settled = match read.ok().and_then(|_| Said::parse(&bytes)) {
-            Some(said) => settle(&said, &mut actions, cx)?,
+            Some(said) => match said.find_above(place.workspace) {
+                Some(above) => settle(&said, &above, &mut actions, cx)?,
+                None => {
+                    let note = store.path().join(OsStr::from_bytes(&name));
+                    actions.push(format!(
+                        "did not find what a conversion left as {}, beside the workspace, when the directory around both was {}: \
+                         if it was moved, move it back; if it is gone for good, forget it: rm {}",
+                        said.temp,
+                        said.path.display(),
+                        shell(note.as_os_str())
+                    ));
+                    false
+                }
+            },
             // Cut off before anything was made.
             None => true,
         };
@@ -306,16 +332,12 @@ pub(crate) fn reclaim(store: &Dir, cx: &Context<'_>) -> Result<Vec<String>> {
     Ok(actions)
 }
 
-/// Whether nothing is left to do for a note.
-fn settle(said: &Said, actions: &mut Vec<String>, cx: &Context<'_>) -> Result<bool> {
-    let Ok(above) = Dir::open(&said.path) else { return Ok(false) };
-    if identity(&above).ok().as_ref() != Some(&said.above) {
-        return Ok(false);
-    }
-    let shown = said.path.join(&said.temp);
-    rustix::fs::syncfs(&above).map_err(|errno| failed("cannot put an exchange on disk", errno))?;
+/// Whether nothing is left to do for a note, whose directory above the workspace is `above`.
+fn settle(said: &Said, above: &Dir, actions: &mut Vec<String>, cx: &Context<'_>) -> Result<bool> {
+    let shown = above.path().join(&said.temp);
+    rustix::fs::syncfs(above).map_err(|errno| failed("cannot put an exchange on disk", errno))?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let dir = match rustix::fs::openat(&above, &said.temp, flags, Mode::empty()) {
+    let dir = match rustix::fs::openat(above, &said.temp, flags, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(true),
         dir => dir.map_err(|errno| failed(format!("cannot look at {}", shown.display()), errno))?,
     };
@@ -333,14 +355,14 @@ fn settle(said: &Said, actions: &mut Vec<String>, cx: &Context<'_>) -> Result<bo
         // In a snapshot of what is above, which somebody has gone back to, it may be all that there is.
         Found::Former
             if !said
-                .is_copy_in(&above)
-                .map_err(|errno| failed(format!("cannot look into {}", said.path.display()), errno))? =>
+                .is_copy_in(above)
+                .map_err(|errno| failed(format!("cannot look into {}", above.path().display()), errno))? =>
         {
             actions.push(format!(
                 "kept {}, the former directory of a conversion: the subvolume that took its place is not in {} any more; \
                  if it is elsewhere, whole, remove this one, else move it to where it was",
                 shown.display(),
-                said.path.display()
+                above.path().display()
             ));
             return Ok(false);
         }
@@ -361,7 +383,7 @@ fn settle(said: &Said, actions: &mut Vec<String>, cx: &Context<'_>) -> Result<bo
     let key = |dir: &OwnedFd| look(dir, b"").map(|stat| (stat.stx_ino, stat.stx_dev_major, stat.stx_dev_minor));
     let settled = remove_if(above.as_fd(), &said.temp, |now| key(now).is_ok() && key(now) == key(&dir), cx)?;
     if settled {
-        actions.push(format!("took away what a conversion left in {}", said.path.display()));
+        actions.push(format!("took away what a conversion left in {}", above.path().display()));
     }
     Ok(settled)
 }
@@ -380,7 +402,7 @@ mod tests {
     pub(super) fn before_it_is_locked(store: &Dir) {
         if let Some(left) = RECLAIMS.get().checked_sub(1) {
             RECLAIMS.set(left);
-            reclaim(store, &Context::quiet()).unwrap();
+            reclaim(&Place::new(store), &Context::quiet()).unwrap();
         }
     }
 
@@ -411,7 +433,7 @@ mod tests {
         let temp = format!("{PREFIX}{}", "5".repeat(32));
         let note = Note::write(&store, &store, &temp, store.as_fd()).unwrap();
         assert!(dir.path().join(&note.name).exists() && RECLAIMS.get() == 0);
-        reclaim(&store, &Context::quiet()).unwrap();
+        reclaim(&Place::new(&store), &Context::quiet()).unwrap();
         assert!(dir.path().join(&note.name).exists());
         note.forget();
         assert!(!dir.path().join(format!("convert-{}", "5".repeat(32))).exists());

@@ -29,7 +29,7 @@ pub(super) struct Plan {
     pub(super) messages: u64,
     /// Sub-agents whose results stay.
     pub(super) agents: Vec<String>,
-    /// When the last line was made that has a time.
+    /// When the latest line was made that has a time; after a clock was set back it is not the last one.
     pub(super) until: Option<Timestamp>,
 }
 
@@ -81,7 +81,7 @@ pub(super) fn plan(lines: &mut Lines, until: &Until, mut rewound: Rewound) -> Re
             plan.dropped.insert(number);
             break;
         }
-        plan.until = time.or(plan.until);
+        plan.until = plan.until.max(time);
         if rewound.takes(&line) {
             plan.dropped.insert(number);
             continue;

@@ -85,3 +85,20 @@ pub(super) fn remove(made: &[PathBuf]) {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{tools, values};
+
+    /// Of the conversation's lines the last is not the latest then.
+    #[test]
+    fn a_subagent_from_before_the_clock_was_set_back_comes_along_whole() {
+        let place = tools();
+        let mut lines = values(&place.file);
+        lines[19]["timestamp"] = "2020-01-01T00:00:00.000Z".into();
+        let lines: Vec<String> = lines.iter().map(|line| format!("{line}\n")).collect();
+        std::fs::write(&place.file, lines.concat()).unwrap();
+        let copy = place.trim(20);
+        assert_eq!(values(&copy.others[0]).len(), 5);
+    }
+}

@@ -21,7 +21,7 @@ const OLD: &str = "11111111-1111-4111-8111-111111111111";
 pub(super) struct Place {
     dir: tempfile::TempDir,
     home: Home,
-    file: PathBuf,
+    pub(super) file: PathBuf,
 }
 
 pub(super) fn place(lines: &str) -> Place {
@@ -33,7 +33,7 @@ pub(super) fn place(lines: &str) -> Place {
     Place { dir, home, file }
 }
 
-fn tools() -> Place {
+pub(super) fn tools() -> Place {
     let place = place(include_str!("../../../fixtures/claude/tools.jsonl"));
     let folder = place.file.with_extension("").join("subagents");
     std::fs::create_dir_all(&folder).unwrap();

@@ -2,7 +2,8 @@
 //!
 //! An id decides where there is one: the tool call's for its result, the prompt's for the prompt. Otherwise the time does: a line bears the
 //! time at which it was made, not that of its being written, so what was made by the moment belongs to it however late it comes. Codex's id is the
-//! turn's: of several prompts in one, the text decides, and a line that is older than the moment is not the one.
+//! turn's: of several prompts in one, the text decides, and a line that is older than the moment is not the one. What had been written by the moment
+//! belongs to it whatever its time: clocks are set back.
 
 use std::path::Path;
 
@@ -93,8 +94,8 @@ struct Search<'a> {
     sought: &'a Sought<'a>,
     /// Whether prompts share the ids of their turns.
     by_turn: bool,
-    /// A prompt's line that was there before, up to here, is that of an earlier one.
-    written: u64,
+    /// Whether a prompt's line is written behind its hook, so that one that was there before is that of an earlier prompt.
+    writes_later: bool,
     /// Where the turn begins that has the id sought, until its first prompt has been met.
     turn: Option<Position>,
     /// Whether that was met.
@@ -109,8 +110,8 @@ struct Search<'a> {
 impl<'a> Search<'a> {
     fn new(agent: Agent, sought: &'a Sought<'a>) -> Self {
         let by_turn = agent == Agent::Codex;
-        let written = if agent == Agent::Claude { sought.written } else { 0 };
-        Self { sought, by_turn, written, turn: None, turn_is_on: false, by_id: None, by_time: None, found: None }
+        let writes_later = agent == Agent::Claude;
+        Self { sought, by_turn, writes_later, turn: None, turn_is_on: false, by_id: None, by_time: None, found: None }
     }
 
     /// The best that can be said where lines were read up to `last`.
@@ -123,7 +124,9 @@ impl<'a> Search<'a> {
         let sought = self.sought;
         let at_prompt = *sought.kind == HookKind::Prompt;
         let wanted_result = sought.tool_id.filter(|_| matches!(sought.kind, HookKind::AfterTool { .. }));
-        let newer = time.is_some_and(|time| time > sought.time);
+        // Whatever was written by then is no newer, though it says so where the clock was set back.
+        let there = last.offset <= sought.written;
+        let newer = !there && time.is_some_and(|time| time > sought.time);
         let near = time.is_some_and(|time| time.secs + BEFORE > sought.time.secs);
         if newer && self.by_time.is_none() {
             self.by_time = Some(begin.clone());
@@ -156,7 +159,7 @@ impl<'a> Search<'a> {
                     // That of the turn never came.
                     self.by_id = self.by_id.take().or(turn);
                     let its = at_prompt && is_it(sought, text, id.as_deref(), (newer, near));
-                    let earlier = last.offset <= self.written && !its_id(id);
+                    let earlier = self.writes_later && there && !its_id(id);
                     if its && earlier {
                         self.by_id.get_or_insert_with(|| begin.clone());
                     }
@@ -202,11 +205,86 @@ fn is_it(sought: &Sought<'_>, text: &str, id: Option<&str>, (newer, near): (bool
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::{begin_alike, catch_up, look};
     use crate::Agent;
     use crate::hook::HookKind;
     use crate::transcript::line::{What, time_of};
     use crate::transcript::{Caught, Position, Sought};
+
+    /// A transcript of those lines, and how many bytes it had after each.
+    fn lines(all: &[Value]) -> (tempfile::NamedTempFile, Vec<u64>) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text: Vec<String> = all.iter().map(|line| format!("{line}\n")).collect();
+        std::fs::write(file.path(), text.concat()).unwrap();
+        let ends = text.iter().scan(0, |end, line| {
+            *end += line.len() as u64;
+            Some(*end)
+        });
+        (file, ends.collect())
+    }
+
+    fn user(time: &str, id: &str, text: &str) -> Value {
+        json!({"type": "user", "timestamp": time, "promptId": id, "message": {"role": "user", "content": text}})
+    }
+
+    /// Four lines from before the clock was set back, and four from after.
+    #[test]
+    fn what_was_there_is_no_newer_than_the_moment_where_the_clock_was_set_back() {
+        let (early, late) =
+            (|s: u32| format!("2026-01-01T03:00:0{s}.000Z"), |s: u32| format!("2026-01-01T00:00:0{s}.000Z"));
+        let claude = {
+            let said = |time: String, text: &str| json!({"type": "assistant", "timestamp": time, "message": {"content": text}});
+            let called = |time: String| json!({"type": "user", "timestamp": time, "message": {"content": [{"type": "tool_result", "tool_use_id": "call", "content": "ok"}]}});
+            let mode = || json!({"type": "mode"});
+            [
+                user(&early(1), "p1", "one"),
+                said(early(2), "1"),
+                mode(),
+                user(&late(2), "p2", "two"),
+                called(late(3)),
+                said(late(4), "2"),
+                user(&late(8), "p3", "three"),
+            ]
+        };
+        let codex = {
+            let line =
+                |time: String, kind: &str, payload: Value| json!({"timestamp": time, "type": kind, "payload": payload});
+            let typed =
+                |time: String, text: &str| line(time, "event_msg", json!({"type": "user_message", "message": text}));
+            let said = |time: String| line(time, "event_msg", json!({"type": "agent_message", "message": "x"}));
+            let called = |time: String| {
+                line(time, "response_item", json!({"type": "function_call_output", "call_id": "call", "output": "ok"}))
+            };
+            let begun =
+                |time: String, id: &str| line(time, "event_msg", json!({"type": "task_started", "turn_id": id}));
+            [
+                typed(early(1), "one"),
+                said(early(2)),
+                begun(late(2), "p2"),
+                typed(late(2), "two"),
+                called(late(3)),
+                said(late(4)),
+                typed(late(8), "three"),
+            ]
+        };
+        for (agent, all, places) in [(Agent::Claude, claude, [3, 5, 6]), (Agent::Codex, codex, [2, 5, 6])] {
+            let (file, ends) = lines(&all);
+            let time = |s: u32| time_of(&late(s)).unwrap();
+            let (prompt, tool, stop) = (HookKind::Prompt, HookKind::AfterTool { failed: false }, HookKind::Stop);
+            let of = |kind, time, written| Sought { kind, tool_id: None, prompt_id: None, prompt: None, time, written };
+            let sought = [
+                Sought { prompt_id: Some("p2"), prompt: Some("two"), ..of(&prompt, time(1), ends[1]) },
+                Sought { tool_id: Some("call"), ..of(&tool, time(3), ends[3]) },
+                of(&stop, time(5), ends[5]),
+            ];
+            let found = catch_up(agent, &sought, &Position::start(file.path())).unwrap();
+            let lines: Vec<(bool, u64)> =
+                found.iter().map(|at| (matches!(at, Caught::Exact(_)), at.position().line)).collect();
+            assert_eq!(lines, places.map(|line| (true, line)), "{agent:?}");
+        }
+    }
 
     #[test]
     fn a_prompt_with_half_a_character_is_one() {

@@ -44,6 +44,36 @@ fn a_missing_transcript_leaves_the_prompts() {
 }
 
 #[test]
+fn a_conversation_from_before_the_clock_was_set_back_is_cut_where_it_was() {
+    for form in Form::BOTH {
+        let world = World::new();
+        world.write("a", "0");
+        let mut play = Play::begin(&world, form);
+        play.turn("the first", |world| put(world, "a", "1"));
+        play.settle();
+        play.later();
+        play.turn("the second", |world| put(world, "a", "2"));
+        play.turn("the third", |world| put(world, "a", "3"));
+        play.settle();
+        let (prompts, tools, stops) = (play.of_kind("prompt"), play.of_kind("tool"), play.of_kind("stop"));
+        let cases = [
+            (&prompts[1], "done with the first", "the second"),
+            (&tools[1], "the second", "done with the second"),
+            (&stops[1], "done with the second", "the third"),
+            (&prompts[2], "done with the second", "the third"),
+        ];
+        for (at, (moment, said, after)) in cases.into_iter().enumerate() {
+            let name = format!("at-{at}");
+            let made = play.json("session-branch", &["session", "branch", moment, "--name", &name]);
+            let conversation = &made["session_branch"]["conversation"];
+            assert_eq!(conversation["method"], "resume", "{form:?}, {at}: {made:#}");
+            let copy = fs::read_to_string(conversation["transcript"].as_str().unwrap()).unwrap();
+            assert!(copy.contains(said) && !copy.contains(after), "{form:?}, {at}: {copy}");
+        }
+    }
+}
+
+#[test]
 fn a_torn_last_line_and_unknown_ones_are_no_trouble() {
     for form in Form::BOTH {
         let world = World::new();

@@ -205,6 +205,19 @@ impl<'w> Play<'w> {
         give(self.world, &self.file);
     }
 
+    /// Has all lines say that they are from three hours later, as they do once the clock is set back.
+    pub(crate) fn later(&self) {
+        let text = fs::read_to_string(&self.file).unwrap();
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        for line in &mut lines {
+            let said: Value = serde_json::from_str(line).unwrap();
+            let time = said["timestamp"].as_str().unwrap();
+            let later = time.parse::<jiff::Timestamp>().unwrap() + jiff::SignedDuration::from_hours(3);
+            *line = line.replace(time, &format!("{later:.3}"));
+        }
+        fs::write(&self.file, lines.join("\n") + "\n").unwrap();
+    }
+
     /// Calls the hook as the agent does.
     pub(crate) fn hook(&self, event: Value) {
         let common = json!({

@@ -178,8 +178,7 @@ impl Start {
             prompt_id: moment.prompt_id.as_deref(),
             prompt: moment.prompt.as_deref(),
             time: self.moment.time,
-            // The search begins there.
-            written: 0,
+            written: known.as_ref().map_or(0, |known| known.offset),
         };
         match (catch_up(agent, &sought, &since)?, known) {
             (Caught::SoFar(_), Some(known)) if by_tool => Ok(known),

@@ -52,7 +52,7 @@ pub(super) fn results(agent: Agent, file: &Path, from: u64) -> Result<Results> {
         match look(agent, line).what {
             What::Results(ids) => found.ended.extend(ids),
             What::GoesOn(id) => found.going_on.push(id),
-            What::Opening { .. } | What::Prompt { .. } | What::Other => {}
+            What::Opening { .. } | What::Prompt { .. } | What::Unsure { .. } | What::Other => {}
         }
     }
     Ok(found)
@@ -170,6 +170,10 @@ impl<'a> Search<'a> {
                 self.turn = None;
                 (None, false)
             }
+            What::Unsure { text, id } => {
+                let its = its_id(id) && sought.prompt.is_some_and(|wanted| begin_alike(text, wanted));
+                (its.then(|| begin.clone()), its)
+            }
             What::Other => (None, false),
         };
         // Lines are written in the order in which they were made, so a newer one ends the search by time. A result may be newer than its
@@ -188,7 +192,7 @@ pub fn words(prompt: &str) -> String {
 }
 
 /// Whether one of two prompts begins with the other.
-fn begin_alike(one: &str, other: &str) -> bool {
+pub(super) fn begin_alike(one: &str, other: &str) -> bool {
     let (one, other) = (words(one), words(other));
     one.starts_with(&other) || other.starts_with(&one)
 }
@@ -284,6 +288,36 @@ mod tests {
                 found.iter().map(|at| (matches!(at, Caught::Exact(_)), at.position().line)).collect();
             assert_eq!(lines, places.map(|line| (true, line)), "{agent:?}");
         }
+    }
+
+    /// A queued prompt bears the id of what was interrupted for it.
+    #[test]
+    fn a_prompt_that_begins_like_the_agents_own_text_is_one_by_its_id_and_its_text() {
+        let pasted = "<bash-stdout>a log</bash-stdout> what is this?";
+        let time = "2026-01-01T00:00:01Z";
+        let all = [
+            user(time, "p1", "one"),
+            user(time, "p2", "[Request interrupted by user]"),
+            user(time, "p2", pasted),
+            user(time, "p3", "three"),
+        ];
+        let (file, _) = lines(&all);
+        let place = |id, text| {
+            let (kind, time) = (HookKind::Prompt, time_of(time).unwrap());
+            let sought =
+                Sought { kind: &kind, tool_id: None, prompt_id: Some(id), prompt: Some(text), time, written: 0 };
+            catch_up(Agent::Claude, &[sought], &Position::start(file.path())).unwrap().remove(0)
+        };
+        let is_at = |caught: Caught, line| matches!(caught, Caught::Exact(at) if at.line == line);
+        assert!(is_at(place("p2", pasted), 2));
+        assert!(is_at(place("p3", "three"), 3));
+        let told = |told: &[(&str, &str)]| -> Vec<String> {
+            let told = told.iter().map(|(id, text)| ((*id).to_owned(), (*text).to_owned())).collect();
+            let all = crate::transcript::prompts(Agent::Claude, file.path(), None).unwrap().told(told);
+            all.map(|prompt| prompt.unwrap().text).collect()
+        };
+        assert_eq!(told(&[]), ["one", "three"]);
+        assert_eq!(told(&[("p2", &pasted[..20])]), ["one", pasted, "three"]);
     }
 
     #[test]

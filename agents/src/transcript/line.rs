@@ -116,6 +116,13 @@ pub(super) enum What {
         /// The agent's id of it.
         id: Option<String>,
     },
+    /// Begins like the agent's own text, but a person may have typed or pasted that: it is the prompt that is sought where both id and text are that one's.
+    Unsure {
+        /// What it says.
+        text: String,
+        /// The agent's id of the prompt that it belongs to; lines of the agent's bear it, too.
+        id: Option<String>,
+    },
     /// Results of tool calls, by their ids.
     Results(Vec<String>),
     /// What the model gets of a call whose command goes on: the call's id. Its result never comes under that.

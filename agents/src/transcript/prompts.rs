@@ -32,12 +32,19 @@ pub struct Prompts {
     last: Position,
     /// Where the lines begin that belong to the next prompt, if it comes at once.
     opening: Option<Position>,
+    told: Vec<(String, String)>,
 }
 
 impl Prompts {
+    /// Those, too, that begin like the agent's own text, and that hooks told of: by id, and by what was typed or its beginning.
+    #[must_use]
+    pub fn told(self, told: Vec<(String, String)>) -> Self {
+        Self { told, ..self }
+    }
+
     pub(super) fn open(agent: Agent, file: &Path, since: Option<&Position>) -> Result<Self> {
         let last = since.cloned().unwrap_or_else(|| Position::start(file));
-        Ok(Self { agent, lines: Some(Lines::open(file, since)?), last, opening: None })
+        Ok(Self { agent, lines: Some(Lines::open(file, since)?), last, opening: None, told: Vec::new() })
     }
 
     fn step(&mut self) -> Result<Option<Prompt>> {
@@ -50,7 +57,8 @@ impl Prompts {
             let opening = self.opening.take();
             match seen.what {
                 What::Opening { .. } => self.opening = opening.or(Some(before)),
-                What::Prompt { text, id } => {
+                What::Unsure { text, id } if !is_told(&self.told, id.as_deref(), &text) => {}
+                What::Prompt { text, id } | What::Unsure { text, id } => {
                     let before = opening.unwrap_or(before);
                     return Ok(Some(Prompt {
                         text,
@@ -65,6 +73,11 @@ impl Prompts {
             }
         }
     }
+}
+
+/// Whether that is among what hooks told.
+fn is_told(told: &[(String, String)], id: Option<&str>, text: &str) -> bool {
+    told.iter().any(|(of, beginning)| id == Some(of.as_str()) && catch::begin_alike(text, beginning))
 }
 
 impl Iterator for Prompts {

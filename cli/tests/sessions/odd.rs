@@ -3,10 +3,12 @@
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::play::{Form, Play, put};
 use crate::support::{Ran, World};
+
+const PASTED: &str = "<bash-stdout>a log</bash-stdout> what is this?";
 
 fn played(world: &World, form: Form) -> Play<'_> {
     world.write("a", "0");
@@ -71,6 +73,39 @@ fn a_conversation_from_before_the_clock_was_set_back_is_cut_where_it_was() {
             assert!(copy.contains(said) && !copy.contains(after), "{form:?}, {at}: {copy}");
         }
     }
+}
+
+/// A prompt that was pasted, as Claude Code writes it down: it dates the line before it calls the hook.
+fn paste(play: &mut Play<'_>, text: &str) {
+    play.hook(json!({"hook_event_name": "UserPromptSubmit", "prompt": text, "prompt_id": "pasted"}));
+    let line = json!({
+        "type": "user", "uuid": "pasted", "promptId": "pasted", "timestamp": "2026-01-01T00:00:00.000Z",
+        "message": {"role": "user", "content": text},
+    });
+    play.line(&line.to_string());
+    play.stop("it is a log");
+}
+
+#[test]
+fn a_prompt_that_begins_like_the_agents_own_text_is_not_in_the_conversation_before_it() {
+    let world = World::new();
+    let mut play = played(&world, Form::Claude);
+    paste(&mut play, PASTED);
+    play.settle();
+    let made = play.json("session-branch", &["session", "branch", "@prompt", "--name", "retry"]);
+    let copy = fs::read_to_string(made["session_branch"]["conversation"]["transcript"].as_str().unwrap()).unwrap();
+    assert!(copy.contains("done with the second") && !copy.contains(PASTED), "{copy}");
+}
+
+#[test]
+fn a_conversation_may_begin_with_a_prompt_like_the_agents_own_text() {
+    let world = World::new();
+    let mut play = Play::begin(&world, Form::Claude);
+    paste(&mut play, PASTED);
+    play.turn("the second", |world| put(world, "a", "2"));
+    play.settle();
+    let made = play.json("session-branch", &["session", "branch", "@prompt", "--name", "retry"]);
+    assert_eq!(made["session_branch"]["conversation"]["method"], "resume", "{made:#}");
 }
 
 #[test]

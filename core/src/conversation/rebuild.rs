@@ -15,7 +15,7 @@ use crate::conversation::{ConversationReport, Start};
 use crate::fsio;
 use crate::ids::SessionName;
 use crate::lock::Holder;
-use crate::moments::{self, MomentKind, PROMPT};
+use crate::moments::{self, Moment, MomentKind, PROMPT};
 use crate::open::absolute;
 use crate::rewind::{Rewind, prompts_before};
 use crate::session::{self, AgentSession, Provenance, ResumeMethod};
@@ -244,11 +244,12 @@ fn find(state: &State, start: &Start, agent: Agent, file: Option<&Path>) -> Resu
     let Some(file) = file else { return not("it was not written down where the transcript is") };
     let look = || -> Result<Found> {
         let position = start.position(state, agent, file)?;
-        let first = prompts(agent, file, None)?.next().transpose()?;
+        let before = prompts_before(&state.events, &state.moments, &start.moment);
+        let first = prompts(agent, file, None)?.told(told_of(&before)).next().transpose()?;
         if first.is_some_and(|first| first.position.offset <= position.offset) {
             return Ok(Found::Cut(position));
         }
-        match prompts_before(&state.events, &state.moments, &start.moment).first() {
+        match before.first() {
             None => Ok(Found::Empty),
             Some(_) => not("the transcript does not hold the prompts that there were"),
         }
@@ -257,6 +258,14 @@ fn find(state: &State, start: &Start, agent: Agent, file: Option<&Path>) -> Resu
         Err(error) if may_be_replayed(&error) => Ok(Found::Not(error)),
         other => other,
     }
+}
+
+/// What hooks told of prompts: ids, and what was typed.
+fn told_of(prompts: &[&Moment]) -> Vec<(String, String)> {
+    prompts
+        .iter()
+        .filter_map(|prompt| Some((prompt.record.prompt_id.clone()?, prompt.record.prompt.clone()?)))
+        .collect()
 }
 
 /// Whether an error is about the transcript alone.
@@ -269,7 +278,7 @@ fn may_be_replayed(error: &Error) -> bool {
 fn said(state: &State, start: &Start, agent: Agent, file: Option<&Path>) -> Vec<String> {
     let before = prompts_before(&state.events, &state.moments, &start.moment);
     let known: Vec<&String> = before.iter().filter_map(|moment| moment.record.prompt.as_ref()).collect();
-    let read = |file: &Path| prompts(agent, file, None)?.collect::<Result<Vec<_>>>();
+    let read = |file: &Path| prompts(agent, file, None)?.told(told_of(&before)).collect::<Result<Vec<_>>>();
     let all = file.and_then(|file| read(file).ok()).unwrap_or_default();
     if known.is_empty() {
         let until = start.moment.record.transcript.as_ref().filter(|until| Some(until.file.as_path()) == file);

@@ -84,8 +84,8 @@ impl<'a> Line<'a> {
                 let typed = ![self.sidechain, self.meta, self.compact, self.shown_only].into_iter().any(is_true);
                 if !content.results.is_empty() {
                     What::Results(content.results)
-                } else if let Some(text) = typed.then(|| typed_text(&content.text)).flatten() {
-                    What::Prompt { text, id }
+                } else if typed {
+                    by_text(&content.text, id)
                 } else {
                     What::Other
                 }
@@ -176,31 +176,38 @@ pub(super) fn look(line: &[u8]) -> Seen {
 /// How a notice begins of a command in the background that ended.
 pub(crate) const NOTICE: &str = "<task-notification>";
 
-/// What a person typed, of a message's text; `None` if the program wrote it.
-fn typed_text(text: &str) -> Option<String> {
-    const NOT_TYPED: [&str; 8] = [
+/// What a message is whose text a person may have typed.
+fn by_text(text: &str, id: Option<String>) -> What {
+    const OWN: [&str; 7] = [
         "<command-name>",
         "<local-command-",
         "<bash-input>",
         "<bash-stdout>",
         "<bash-stderr>",
-        NOTICE,
         "<system-reminder>",
         "[Request interrupted by user",
     ];
     let text = text.trim();
-    if text.is_empty() || NOT_TYPED.iter().any(|head| text.starts_with(head)) {
-        return None;
+    if text.is_empty() || text.starts_with(NOTICE) {
+        return What::Other;
+    }
+    if OWN.iter().any(|head| text.starts_with(head)) {
+        return What::Unsure { text: text.to_owned(), id };
     }
     // A command of the user's own, `/fix this`, which becomes a prompt. Those of the program begin with the name instead.
     if text.starts_with("<command-message>") {
         let part = |tag: &str| {
             text.split_once(&format!("<{tag}>"))?.1.split_once(&format!("</{tag}>")).map(|(inner, _)| inner.trim())
         };
-        let name = part("command-name")?;
-        return Some(format!("{name} {}", part("command-args").unwrap_or_default()).trim().to_owned());
+        return match part("command-name") {
+            Some(name) => {
+                let text = format!("{name} {}", part("command-args").unwrap_or_default()).trim().to_owned();
+                What::Prompt { text, id }
+            }
+            None => What::Unsure { text: text.to_owned(), id },
+        };
     }
-    Some(text.to_owned())
+    What::Prompt { text: text.to_owned(), id }
 }
 
 /// What a person typed while the agent was at work.

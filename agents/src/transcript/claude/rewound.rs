@@ -31,7 +31,7 @@ impl Rewound {
         for _ in 0..OPENING {
             let Some(line) = lines.next()?.and_then(Line::parse) else { break };
             match line.what() {
-                What::Prompt { .. } => {
+                What::Prompt { .. } | What::Unsure { .. } => {
                     on = text_of(line.parent).map(std::borrow::Cow::into_owned);
                     break;
                 }
@@ -48,7 +48,7 @@ impl Rewound {
     pub(super) fn takes(&mut self, line: &Line<'_>) -> bool {
         let (Some(on), Some(uuid)) = (&self.on, text_of(line.uuid)) else { return false };
         let Some(parent) = text_of(line.parent) else { return false };
-        let begins = || on.as_str() == parent && matches!(line.what(), What::Prompt { .. });
+        let begins = || on.as_str() == parent && matches!(line.what(), What::Prompt { .. } | What::Unsure { .. });
         let given_up = self.messages.contains(parent.as_ref()) || begins();
         if given_up {
             self.messages.insert(uuid.into_owned());
@@ -84,6 +84,17 @@ mod tests {
         let ids: Vec<&Value> = lines.iter().map(|line| &line["uuid"]).collect();
         for line in lines.iter().filter(|line| line["parentUuid"].is_string()) {
             assert!(ids.contains(&&line["parentUuid"]), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_was_given_up_may_begin_like_the_agents_own_text_and_so_may_the_prompt() {
+        for changed in ["second prompt", "third prompt"] {
+            let pasted = format!("<bash-stdout>{changed}");
+            let place =
+                place(&REAL.replace(&format!("\"content\":\"{changed}\""), &format!("\"content\":\"{pasted}\"")));
+            let copy = place.trim(12);
+            assert_eq!((said(&values(&copy.file)), copy.dropped), (vec!["first prompt"], 3), "{changed}");
         }
     }
 

@@ -61,6 +61,44 @@ fn goes_on_from_each(agent: Agent, story: &str) {
     server.passed();
 }
 
+const LAST: &str = "  - prompt: Three\n  - say: Still the workspace's.\n";
+
+/// Who goes on in the workspace with the last conversation there goes on with its own, and not with that of a branch which is shown there.
+fn the_last_one_is_the_workspaces(agent: Agent, story: &str) {
+    if !agent.is_here() {
+        return;
+    }
+    let world = World::new();
+    agent.install(&world);
+    let server = Server::start(&world, agent, &format!("{story}{LAST}"));
+    two_prompts(&world, agent, &server);
+    moments(&world);
+    let mut branch = world.command("ah");
+    branch.args(["session", "branch", "@prompt", "--name", "retry"]);
+    agent.ask(&mut branch, &world, &server);
+    well(&branch.output().unwrap());
+    let go_on: &[&str] = if agent == Agent::Codex { &["resume", "--last"] } else { &["--continue"] };
+    let output = agent.prompt(&world, &server, go_on, "Three").output().unwrap();
+    well(&output);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("Still the workspace's."), "{output:?}");
+    server.passed();
+}
+
+#[test]
+fn the_last_one_of_mock_agent() {
+    without_network("branches::the_last_one_of_mock_agent", || the_last_one_is_the_workspaces(Agent::Mock, CLAUDE));
+}
+
+#[test]
+fn the_last_one_of_claude_code() {
+    without_network("branches::the_last_one_of_claude_code", || the_last_one_is_the_workspaces(Agent::Claude, CLAUDE));
+}
+
+#[test]
+fn the_last_one_of_codex() {
+    without_network("branches::the_last_one_of_codex", || the_last_one_is_the_workspaces(Agent::Codex, CODEX));
+}
+
 #[test]
 fn mock_agent() {
     without_network("branches::mock_agent", || goes_on_from_each(Agent::Mock, CLAUDE));

@@ -1,6 +1,7 @@
 //! Session branches: what is in them, where they run, and what stays untouched.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
@@ -91,6 +92,23 @@ fn every_moment_is_cut_where_it_was() {
         let words = conversation["command"].as_array().unwrap();
         assert!(conversation["replayed"] == 0 && !words.iter().any(|word| word == "resume" || word == "--resume"));
     }
+}
+
+/// An agent that is to go on with the last conversation of a directory takes the newest file there.
+#[test]
+fn the_workspaces_own_conversation_stays_its_last_one() {
+    let world = World::new();
+    let play = played(&world, Form::Claude);
+    let stop = play.of_kind("stop")[1].clone();
+    let made = play.json("session-branch", &["session", "branch", &stop, "--name", "retry"]);
+    let copy = made["session_branch"]["conversation"]["transcript"].as_str().unwrap();
+    let age = |file: &Path| fs::metadata(file).unwrap().modified().unwrap();
+    assert_eq!(Path::new(copy).parent(), play.file.parent());
+    assert!(age(Path::new(copy)) < age(&play.file));
+    // In place it is the new one that goes on.
+    let made = play.json("rewind", &["agent", "rewind", &stop, "--conversation"]);
+    let copy = made["rewind"]["conversation"]["transcript"].as_str().unwrap();
+    assert!(age(Path::new(copy)) > age(&play.file));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ah_agents::files::{open_regular, rename_new};
 use ah_agents::transcript::{Destination, Position, Trimmed, trim};
@@ -49,6 +50,9 @@ pub(crate) fn put(
     fsio::make_dir(&staged)?;
     let home = staged_home(seat.home, &staged);
     let mut trimmed = trim(agent, at, &Destination { home: &home, cwd: seat.cwd }, &intent.id, before_prompt)?;
+    if seat.shown.is_some() {
+        age(&trimmed.file, &at.file)?;
+    }
     let (from, to) = (root_of(agent, &home)?, root_of(agent, seat.home)?);
     let mut moves = Vec::new();
     for file in std::iter::once(&mut trimmed.file).chain(&mut trimmed.others) {
@@ -69,6 +73,16 @@ pub(crate) fn put(
     }
     fsio::remove_tree(&staged)?;
     Ok(trimmed)
+}
+
+/// Makes a copy older than what it was cut from: agents that are asked to go on with the last conversation of a directory (`claude --continue`) take
+/// the newest. At the workspace's own path that is to be its own, not that of a branch which is shown there.
+fn age(copy: &Path, original: &Path) -> Result<()> {
+    let run = || -> io::Result<()> {
+        let last = std::fs::metadata(original)?.modified()?;
+        File::open(copy)?.set_modified(last.checked_sub(Duration::from_secs(1)).unwrap_or(last))
+    };
+    run().map_err(|e| failed("change the time of", copy, &e))
 }
 
 /// The agent's own folder in a home.
@@ -115,12 +129,13 @@ fn move_in(from: &Path, made: &Made) -> Result<()> {
     run().map_err(|e| failed("put the conversation at", to, &e))
 }
 
-/// Copies a file to a name that is not there, for its owner's eyes only; on disk when this returns. Shares blocks where the
+/// Copies a file to a name that is not there, with its time, for its owner's eyes only; on disk when this returns. Shares blocks where the
 /// filesystem can.
 pub(crate) fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let mut source = File::open(from)?;
     let mut target = OpenOptions::new().write(true).create_new(true).mode(fsio::FILE_MODE).open(to)?;
     io::copy(&mut source, &mut target)?;
+    target.set_modified(source.metadata()?.modified()?)?;
     target.sync_all()
 }
 
@@ -145,7 +160,9 @@ pub(crate) fn keep_untrimmed(transcript: &Path, to: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::{Made, copy, move_in};
+    use std::fs::File;
     use std::os::unix::fs::PermissionsExt;
+    use std::time::{Duration, SystemTime};
 
     #[test]
     fn nothing_that_is_there_is_replaced() {
@@ -163,13 +180,16 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_private() {
+    fn copies_are_private_and_as_old() {
         let dir = tempfile::tempdir().unwrap();
         let (from, to) = (dir.path().join("from"), dir.path().join("to"));
         std::fs::write(&from, "x").unwrap();
         std::fs::set_permissions(&from, std::fs::Permissions::from_mode(0o644)).unwrap();
+        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        File::open(&from).unwrap().set_modified(time).unwrap();
         copy(&from, &to).unwrap();
         assert_eq!(to.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(to.metadata().unwrap().modified().unwrap(), time);
         assert!(copy(&from, &to).is_err());
     }
 }

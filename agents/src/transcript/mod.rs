@@ -271,6 +271,16 @@ pub fn trim(
     }
 }
 
+/// Says, for a person, that the agent wrote down something after `since` that it reads whenever it starts in `to`, whatever conversation it goes on with;
+/// none if it did not.
+#[must_use]
+pub fn remembered_since(agent: Agent, to: &Destination<'_>, since: Timestamp) -> Option<String> {
+    match agent {
+        Agent::Claude => claude::remembered_since(to, since),
+        Agent::Codex | Agent::Gemini | Agent::Opencode => None,
+    }
+}
+
 fn in_files(agent: Agent) -> Result<()> {
     match agent {
         Agent::Claude | Agent::Codex | Agent::Gemini => Ok(()),

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
@@ -191,6 +192,23 @@ fn files_or_conversation_alone() {
     assert!(made["rewind"]["restore"].is_null() && play.transcripts().len() == count + 1);
     let refused = play.ah(&["agent", "rewind", "--files", "--conversation"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(2));
+}
+
+#[test]
+fn what_the_agent_remembers_from_after_the_moment_is_told() {
+    let world = World::new();
+    let play = played(&world, Form::Claude);
+    let memory = play.file.with_file_name("memory").join("MEMORY.md");
+    fs::create_dir(memory.parent().unwrap()).unwrap();
+    fs::write(&memory, "the third is hard").unwrap();
+    let file = fs::File::options().write(true).open(&memory).unwrap();
+    let told = || {
+        let made = play.json("rewind", &["agent", "rewind", &play.of_kind("prompt")[2], "--conversation"]);
+        made["rewind"]["conversation"]["notes"].to_string().contains("memory")
+    };
+    assert!(told());
+    file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    assert!(!told());
 }
 
 /// Goes back: what file `a` holds then, and the last prompt of the conversation that was made, if any.

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ah_agents::files::{open_regular, rename_new};
-use ah_agents::transcript::{Destination, Position, Trimmed, trim};
+use ah_agents::transcript::{Destination, Position, Trimmed, remembered_since, trim};
 use ah_agents::{Agent, Home};
-use ah_plugin_api::{Error, ErrorKind, Result};
+use ah_plugin_api::{Error, ErrorKind, Result, Timestamp};
 
 use crate::conversation::intent::{Intent, Made, staging};
 use crate::crash;
@@ -35,6 +35,12 @@ impl Seat<'_> {
     fn real(&self, path: &Path) -> PathBuf {
         let inside = self.shown.and_then(|(at, branch)| Some(branch.join(absolute(path).strip_prefix(at).ok()?)));
         inside.unwrap_or_else(|| path.to_owned())
+    }
+
+    /// What the agent wrote down since and will read here, for a person.
+    pub(crate) fn remembered_since(&self, agent: Agent, since: Timestamp) -> Option<String> {
+        let home = Home { claude: self.real(&self.home.claude), ..self.home.clone() };
+        remembered_since(agent, &Destination { home: &home, cwd: self.cwd }, since)
     }
 }
 

@@ -108,6 +108,12 @@ enum Found {
 impl Workspace {
     /// Makes the conversation as it was at `start`. If this fails nothing of it is left.
     pub(crate) fn rebuild(&self, state: &State, start: &Start, bearer: &Bearer<'_>) -> Result<Rebuilt> {
+        let mut made = self.take_up(state, start, bearer)?;
+        made.report.notes.extend(bearer.seat.remembered_since(start.agent()?.0, start.moment.time));
+        Ok(made)
+    }
+
+    fn take_up(&self, state: &State, start: &Start, bearer: &Bearer<'_>) -> Result<Rebuilt> {
         let (agent, source) = start.agent()?;
         let mut details = Map::new();
         details.insert("agent".to_owned(), source.name.clone().into());

@@ -8,6 +8,7 @@
 //!
 //! See `docs/agents/claude.md` for what was seen in which version. Not here: copying (`super::copy`).
 
+mod memory;
 mod place;
 mod plan;
 mod rewound;
@@ -23,6 +24,8 @@ use serde_json::value::RawValue;
 use super::copy::{self, Edit, Until};
 use super::line::{Lines, Seen, What, is_true, text_of, time_of, value_of};
 use super::{Destination, Position, Trimmed};
+
+pub(super) use memory::remembered_since;
 
 /// The members of a line that are looked at, as they are written.
 #[derive(Deserialize, Default)]

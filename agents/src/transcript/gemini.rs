@@ -174,6 +174,7 @@ pub(super) fn trim(at: &Position, to: &Destination<'_>, session_id: &str) -> Res
         lines: counts.lines,
         dropped: counts.dropped,
         others: Vec::new(),
+        notes: Vec::new(),
     })
 }
 

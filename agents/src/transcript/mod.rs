@@ -151,6 +151,9 @@ pub struct Trimmed {
     /// Further files made, such as transcripts of sub-agents; for removing them with the first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<PathBuf>,
+    /// What it lacks that the conversation speaks of, for a person.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// Opens a transcript for reading; it is where the agent says, which may be anything.

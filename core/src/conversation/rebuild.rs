@@ -186,10 +186,14 @@ impl Workspace {
         let made = fsio::make_dir(&folder)
             .and_then(|_| put(agent, (position, is_prompt), &bearer.seat, (self, &mut intent, &folder)));
         let trimmed = made.inspect_err(|_| drop(intent.take_back(self)))?;
+        let mut notes = trimmed.notes;
         // The conversation goes on without it.
-        let (untrimmed, notes) = match keep_untrimmed(&position.file, &kept) {
-            Ok(()) => (Some(kept), Vec::new()),
-            Err(error) => (None, vec![format!("{}; the conversation is there without it", moments::told(&error))]),
+        let untrimmed = match keep_untrimmed(&position.file, &kept) {
+            Ok(()) => Some(kept),
+            Err(error) => {
+                notes.push(format!("{}; the conversation is there without it", moments::told(&error)));
+                None
+            }
         };
         let told = |path: &Path| Value::from(path.to_string_lossy());
         details.extend([

@@ -114,6 +114,8 @@ struct Content {
     text: String,
     calls: Vec<String>,
     results: Vec<String>,
+    /// Whether one of the calls puts a task on the list.
+    tasks: bool,
 }
 
 #[derive(Deserialize, Default)]
@@ -125,6 +127,8 @@ struct Block<'a> {
     id: Option<&'a RawValue>,
     #[serde(borrow, rename = "tool_use_id")]
     of: Option<&'a RawValue>,
+    #[serde(borrow)]
+    name: Option<&'a RawValue>,
     #[serde(borrow)]
     text: Option<&'a RawValue>,
 }
@@ -151,7 +155,10 @@ impl<'de> Deserialize<'de> for Content {
                 let mut content = Content::default();
                 while let Some(block) = seq.next_element::<Block<'de>>()? {
                     match text_of(block.kind).as_deref() {
-                        Some("tool_use") => content.calls.extend(text_of(block.id).map(Cow::into_owned)),
+                        Some("tool_use") => {
+                            content.calls.extend(text_of(block.id).map(Cow::into_owned));
+                            content.tasks |= text_of(block.name).as_deref() == Some("TaskCreate");
+                        }
                         Some("tool_result") => content.results.extend(text_of(block.of).map(Cow::into_owned)),
                         Some("text") => {
                             if !content.text.is_empty() {
@@ -178,6 +185,9 @@ pub(super) fn look(line: &[u8]) -> Seen {
 
 /// How a notice begins of a command in the background that ended.
 pub(crate) const NOTICE: &str = "<task-notification>";
+
+/// The list is kept in `tasks/<session>`, as it is now and not as it was at a place.
+const TASKS_STAY: &str = "Claude Code keeps the list of tasks by the session that made it: its tools (TaskList, TaskUpdate) know none of those that this conversation speaks of";
 
 /// What a message is whose text a person may have typed.
 fn by_text(text: &str, id: Option<String>) -> What {
@@ -251,7 +261,8 @@ pub(super) fn trim(at: &Position, to: &Destination<'_>, session_id: &str, before
         subagents::remove(&others);
     }
     let counts = counts?;
-    Ok(Trimmed { file, session_id: session_id.into(), lines: counts.lines, dropped: counts.dropped, others })
+    let notes = plan.tasks.then(|| TASKS_STAY.to_owned()).into_iter().collect();
+    Ok(Trimmed { file, session_id: session_id.into(), lines: counts.lines, dropped: counts.dropped, others, notes })
 }
 
 /// What becomes of a line.

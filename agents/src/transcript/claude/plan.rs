@@ -29,6 +29,8 @@ pub(super) struct Plan {
     pub(super) messages: u64,
     /// Sub-agents whose results stay.
     pub(super) agents: Vec<String>,
+    /// Whether tasks were put on the list.
+    pub(super) tasks: bool,
     /// When the latest line was made that has a time; after a clock was set back it is not the last one.
     pub(super) until: Option<Timestamp>,
 }
@@ -104,6 +106,7 @@ pub(super) fn plan(lines: &mut Lines, until: &Until, mut rewound: Rewound) -> Re
                 let counts = !is_true(line.sidechain);
                 plan.messages += u64::from(counts);
                 let content = line.content();
+                plan.tasks |= content.tasks;
                 if content.calls.is_empty() && content.results.is_empty() {
                     continue;
                 }
@@ -206,4 +209,30 @@ fn agent_of(result: Option<&RawValue>) -> Option<String> {
     let id = text_of(of.agent)?;
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     (!id.is_empty() && id.len() <= 64 && id.bytes().all(plain)).then(|| id.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::tests::place;
+
+    #[test]
+    fn who_goes_on_hears_that_tasks_stay_where_they_were_made() {
+        let message = |kind: &str, content: serde_json::Value| json!({"type": kind, "message": {"role": kind, "content": content}});
+        let call = |name: &str| json!([{"type": "tool_use", "id": name, "name": name, "input": {}}]);
+        let result = |name: &str| json!([{"type": "tool_result", "tool_use_id": name, "content": "TaskCreate"}]);
+        let lines = [
+            message("user", json!("make TaskCreate a list")),
+            message("assistant", call("Bash")),
+            message("user", result("Bash")),
+            message("assistant", call("TaskCreate")),
+            message("user", result("TaskCreate")),
+        ];
+        let place = place(&lines.map(|line| format!("{line}\n")).concat());
+        let before = place.trim(3);
+        assert_eq!(before.notes, Vec::<String>::new());
+        std::fs::remove_file(before.file).unwrap();
+        assert!(place.trim(5).notes[0].contains("tasks"));
+    }
 }

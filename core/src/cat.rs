@@ -20,7 +20,7 @@ use crate::notice::{Notice, NoticeKind};
 use crate::record::{EntryRecord, SnapshotKind, SnapshotRecord, VersionRecord};
 use crate::restore::Omissions;
 use crate::text;
-use crate::walk::{Shelf, Source};
+use crate::walk::Source;
 use crate::workspace::{Served, Workspace};
 
 /// Files up to this size are told apart by reading them, always; bytes.
@@ -67,7 +67,7 @@ impl Workspace {
             return Ok(EntryRecord::from(&entry));
         }
         let scratch = self.mounts_dir()?;
-        let shelf = Shelf::new(&*served.provider, &served.store, &scratch);
+        let shelf = self.shelf(&served, &scratch);
         let source = shelf.open(&snapshot.reference, &cx)?;
         let entry = source.entry(path, &cx).map_err(explain)?.ok_or_else(|| self.not_there(&served, path, snapshot))?;
         if !matches!(entry.kind, EntryKind::File | EntryKind::Symlink) {
@@ -133,6 +133,7 @@ impl Workspace {
                 Err(error) => {
                     let message = format!("the snapshot {} is passed over: {error}", snapshot.id);
                     self.engine.notify(Notice::new(NoticeKind::Other, message).with_hint("ah agent fs gc"));
+                    all_asked = false;
                     continue;
                 }
             };
@@ -247,7 +248,7 @@ impl Workspace {
     fn digest(&self, served: &Served, snapshot: &Reference, path: &RelPath) -> Result<ContentId> {
         let failed = |e: std::io::Error| Error::from_io(format!("cannot read {path}"), &e);
         let (scratch, cx) = (self.mounts_dir()?, self.context());
-        let shelf = Shelf::new(&*served.provider, &served.store, &scratch);
+        let shelf = self.shelf(served, &scratch);
         let hash = |mut from: UnixStream| -> io::Result<ContentId> {
             let (mut hash, mut buffer) = (Sha1::new(), vec![0; 64 << 10]);
             loop {
@@ -267,7 +268,7 @@ impl Workspace {
         let cx = self.context();
         if !served.can(Capability::ReadWithoutMount) {
             let scratch = self.mounts_dir()?;
-            let shelf = Shelf::new(&*served.provider, &served.store, &scratch);
+            let shelf = self.shelf(served, &scratch);
             let one = |snapshot: &Reference| {
                 cx.check_cancelled()?;
                 let source: Source<'_> = shelf.open(snapshot, &cx)?;

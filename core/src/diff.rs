@@ -15,7 +15,7 @@ use crate::record::{ChangeRecord, SnapshotRecord};
 use crate::restore::at::{Found, Tree};
 use crate::restore::{Ignores, Omissions};
 use crate::text;
-use crate::walk::{self, Shelf, Source};
+use crate::walk::{self, Source};
 use crate::workspace::{Served, Workspace};
 
 /// What can be said about a diff.
@@ -121,8 +121,7 @@ impl Workspace {
             not_of_the_work(path, &policy.own_state) || left_out.iter().any(|side| side.cover(path).is_some())
         };
         // Nothing that one provider says of contents means anything to another: both are read.
-        let [older, newer] =
-            [&older, &newer].map(|served| Shelf::new(&*served.provider, &served.store, &scratch).strange());
+        let [older, newer] = [&older, &newer].map(|served| self.shelf(served, &scratch).strange());
         let (before, after) = (older.open(&from.reference, &cx)?, newer.open(&to.reference, &cx)?);
         let changes = walk::diff(&before, &after, &options.paths, options.times, &pass_over, &cx)?;
         // Without the workspace there are no rules.
@@ -232,7 +231,7 @@ impl Workspace {
                 return Ok(true);
             }
             if snapshot.get().is_none() {
-                let shelf = Shelf::new(&*served.provider, &served.store, &scratch);
+                let shelf = self.shelf(&served, &scratch);
                 let _ = snapshot.set(shelf.open(&from.reference, &cx)?);
             }
             let snapshot = snapshot.get().ok_or_else(|| Error::new(ErrorKind::Internal, "no snapshot was opened"))?;
@@ -330,7 +329,7 @@ impl Workspace {
     fn walked(&self, served: &Served, request: &DiffRequest, dir: Option<&Dir>) -> Result<Told> {
         let cx = self.context();
         let scratch = self.mounts_dir()?;
-        let shelf = Shelf::new(&*served.provider, &served.store, &scratch);
+        let shelf = self.shelf(served, &scratch);
         let leaves_out = self.leaves_out(served, request, dir.is_some())?;
         let skip = |path: &RelPath, kind: EntryKind, size: u64| leaves_out.skips(path, kind, size);
         let source = |side: &Side| match (side, dir) {

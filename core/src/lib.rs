@@ -62,6 +62,7 @@ mod status;
 pub mod text;
 mod timeline;
 mod versioned;
+mod view;
 pub mod walk;
 mod workspace;
 mod wrecked;

@@ -26,6 +26,7 @@ use crate::session;
 use crate::state::State;
 use crate::text;
 use crate::timeline::{Event, EventBody, Head, Log, TimelineReport};
+use crate::walk::Shelf;
 
 /// A registered workspace.
 pub struct Workspace {
@@ -274,6 +275,11 @@ impl Workspace {
     /// `$AH_HOME/mounts`, opened: the target of views.
     pub(crate) fn mounts_dir(&self) -> Result<Dir> {
         fsio::open_made(&self.engine.home().join("mounts"))
+    }
+
+    /// A provider's snapshots of this workspace, to read them.
+    pub(crate) fn shelf<'a>(&'a self, served: &'a Served, scratch: &'a Dir) -> Shelf<'a> {
+        Shelf::new(&*served.provider, &served.store, &self.root, scratch)
     }
 
     /// The folder of a provider's store for this workspace.

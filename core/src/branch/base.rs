@@ -84,7 +84,7 @@ impl Workspace {
         let ignores = |policy: &_| Ignores::open(self.open_dir()?, policy);
         let served = self.serve(&snapshot.provider)?;
         let cx = self.context();
-        let shelf = Shelf::new(&*served.provider, &served.store, &scratch);
+        let shelf = self.shelf(&served, &scratch);
         let before = shelf.open(&snapshot.reference, &cx)?;
         let none = |_: &RelPath, _: EntryKind, _: u64| false;
         let comparison = Comparison {

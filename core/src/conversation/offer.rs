@@ -7,7 +7,6 @@ use ah_plugin_api::{EntryKind, Error, ErrorKind, ReadDirRequest, RelPath, Result
 
 use crate::record::SnapshotRecord;
 use crate::state::State;
-use crate::walk::Shelf;
 use crate::workspace::Workspace;
 
 /// So many snapshots are looked at, the nearest first.
@@ -27,7 +26,7 @@ impl Workspace {
     /// Whether a snapshot has a directory at a path below its root.
     pub(crate) fn holds_dir(&self, snapshot: &SnapshotRecord, below: &Path) -> Result<bool> {
         let (served, scratch, cx) = (self.serve(&snapshot.provider)?, self.mounts_dir()?, self.context());
-        let source = Shelf::new(&*served.provider, &served.store, &scratch).open(&snapshot.reference, &cx)?;
+        let source = self.shelf(&served, &scratch).open(&snapshot.reference, &cx)?;
         let entry = source.entry(&RelPath::new(below.as_os_str().as_bytes())?, &cx)?;
         Ok(entry.is_some_and(|entry| entry.kind == EntryKind::Dir))
     }

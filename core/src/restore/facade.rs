@@ -30,7 +30,6 @@ use crate::moments::FilesChanged;
 use crate::record::{SnapshotKind, SnapshotRecord};
 use crate::text;
 use crate::timeline::{Event, EventBody};
-use crate::walk::Shelf;
 use crate::workspace::{Served, Workspace};
 
 /// Why an undo has nothing to go back to.
@@ -268,7 +267,7 @@ impl Workspace {
         let keeps_to_policy = served.can(Capability::AppliesPolicy);
         let everything = keeps_to_policy && job.beyond_policy;
         let ignores = if keeps_to_policy { None } else { Some(Ignores::open(self.open_dir()?, &policy)?) };
-        let shelf = Shelf::new(&*served.provider, &served.store, &scratch);
+        let shelf = self.shelf(&served, &scratch);
         let own_state = &policy.own_state;
         let ground = Ground { workspace: &workspace, shelf, own_state, ignores: ignores.as_ref() };
 
@@ -280,7 +279,7 @@ impl Workspace {
         self.refuse_going()?;
         let Saved { snapshot: safety, other, note } = self.save_present(&served, &workspace, &policy, everything)?;
         let saver = other.as_ref().unwrap_or(&served);
-        let safety_shelf = Shelf::new(&*saver.provider, &saver.store, &scratch);
+        let safety_shelf = self.shelf(&saver, &scratch);
         let unlisted = Unlisted { saver, safety: &safety };
         let wish = Wish {
             safety: &safety,
@@ -538,7 +537,7 @@ impl Workspace {
         let (served, scratch, cx) = (self.serve(&target.provider)?, self.mounts_dir()?, self.context());
         // Who captures everything has captured that, too.
         let holds = || -> Result<bool> {
-            let shelf = Shelf::new(&*served.provider, &served.store, &scratch);
+            let shelf = self.shelf(&served, &scratch);
             Ok(shelf.open(&target.reference, &cx)?.entry(path, &cx)?.is_some())
         };
         let hint = if !served.can(Capability::AppliesPolicy) && holds()? {
@@ -572,7 +571,7 @@ impl Workspace {
             plan.is_empty() && plan.left.is_empty() && plan.conflicts.is_empty() && plan.beyond.is_empty();
         for path in job.paths.iter().filter(|path| job.undoes.is_none() && !self.is_there(path)) {
             let (served, scratch) = (self.serve(&job.target.provider)?, self.mounts_dir()?);
-            let shelf = Shelf::new(&*served.provider, &served.store, &scratch);
+            let shelf = self.shelf(&served, &scratch);
             if shelf.open(&job.target.reference, &self.context())?.entry(path, &self.context())?.is_none() {
                 if let Some(omission) = omissions.cover(path) {
                     // What is done with the others is told, and that this one is missing, too.

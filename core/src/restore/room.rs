@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::ignores::Ignores;
 use crate::record::SnapshotRecord;
 use crate::text;
-use crate::walk::{Shelf, Source};
+use crate::walk::Source;
 use crate::workspace::Workspace;
 
 /// Smaller files are not what fills a disk.
@@ -68,7 +68,7 @@ impl Workspace {
         let (workspace, scratch, policy) = (self.open_dir()?, self.mounts_dir()?, self.policy()?);
         let ignores = Ignores::open(self.open_dir()?, &policy)?;
         let found = largest(&workspace, &ignores, &cx)?;
-        let target = Shelf::new(&*served.provider, &served.store, &scratch).open(&target.reference, &cx)?;
+        let target = self.shelf(&served, &scratch).open(&target.reference, &cx)?;
         let grown = |(path, size): &(RelPath, u64)| match target.entry(path, &cx) {
             Ok(None) => true,
             Ok(Some(then)) => size.saturating_sub(then.size) >= LARGE,

@@ -13,7 +13,6 @@ use super::scope::STAGING_PREFIX;
 use super::standing::Outcomes;
 use crate::text;
 use crate::timeline::{Event, EventBody};
-use crate::walk::Shelf;
 use crate::workspace::Workspace;
 
 impl Workspace {
@@ -100,7 +99,7 @@ impl Workspace {
         // One that nobody here knows belongs to another home, or to the person.
         let Some(journal) = self.journals().find_ended(restore)? else { return Ok(None) };
         let served = self.serve(&journal.provider)?;
-        let shelf = Shelf::new(&*served.provider, &served.store, scratch);
+        let shelf = self.shelf(&served, scratch);
         clean(&Ground { workspace, shelf, own_state: &[], ignores: None }, &journal, cx)?;
         let gone = matches!(Tree::new(workspace.as_fd())?.stat(&journal.staging), Ok(None));
         Ok(gone.then_some(journal.staging))

@@ -9,12 +9,10 @@ mod lease;
 
 use std::path::{Path, PathBuf};
 
-use ah_plugin_api::wire::DEFECT;
 use ah_plugin_api::{
     Error, ErrorKind, FileName, MountRequest, ProviderName, Reference, RelPath, Result, SnapshotId, Timestamp,
     UnmountRequest,
 };
-use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::Engine;
@@ -23,6 +21,7 @@ use crate::lock::{Holder, Lock, PATIENCE, boot_id};
 use crate::mounts;
 use crate::record::SnapshotRecord;
 use crate::text;
+use crate::view;
 use crate::workspace::Workspace;
 
 pub(crate) use lease::{LeaseFile, Shown, all, read_all, view_paths};
@@ -130,16 +129,9 @@ impl Workspace {
             name: FileName::new(lease.id.as_str())?,
             paths: lease.paths.clone(),
         };
-        let view = served.provider.mount(&served.place().with_target(&mounts), &request, &self.context());
-        let view = view.map_err(|error| self.explain_lost(snapshot, error))?;
-        if self.is_worked_in(&view.path, &mounts.path().join(request.name.as_os_str())) {
-            let request = UnmountRequest { view: view.reference };
-            // What it made all the same is not left to stand.
-            let _ = served.provider.unmount(&served.place().with_target(&mounts), &request, &self.context());
-            let message =
-                format!("the provider {} shows as a view what is worked in: {}", served.name, view.path.display());
-            return Err(Error::new(ErrorKind::Internal, message).with_hint(DEFECT));
-        }
+        let place = served.place().with_target(&mounts);
+        let view = view::mount(&*served.provider, &place, &request, &self.root, &self.context())
+            .map_err(|error| self.explain_lost(snapshot, error))?;
         let mounted = mounts::at(&view.path).0 > 0;
         Ok(Shown {
             path: view.path,
@@ -148,20 +140,6 @@ impl Workspace {
             boot: boot_id(),
             mounted,
         })
-    }
-
-    /// Whether a view at `path` would be the workspace, or something in or around it. What lies in it by name may be another filesystem, which shows
-    /// snapshots; or in the folder of views, which lies in it: `asked`.
-    fn is_worked_in(&self, path: &Path, asked: &Path) -> bool {
-        let there = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        let device = |path: &Path| {
-            // A look alone mounts nothing where opening does.
-            let there =
-                rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-            rustix::fs::fstat(there).map(|stat| stat.st_dev).ok()
-        };
-        let inside = || there.starts_with(&self.root) && device(&there) == device(&self.root);
-        self.root.starts_with(&there) || !there.starts_with(asked) && inside()
     }
 
     /// Gives views back; answers which. A view goes when its last lease does. Of several, one that cannot be given back keeps none

@@ -5,6 +5,7 @@
 //! and time leave it open whether they are equal. Which differences matter to a restore is decided in `restore/`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ah_plugin_api::{
@@ -17,6 +18,7 @@ use rustix::io::Errno;
 
 use crate::lock::me_in_a_name;
 use crate::restore::at::{self, Tree, io};
+use crate::view;
 
 /// Larger contents are compared by way of a file, not of memory.
 const IN_MEMORY: u64 = 32 << 20;
@@ -28,6 +30,8 @@ pub(crate) struct Shelf<'a> {
     pub(crate) provider: &'a dyn Provider,
     /// Its store for this workspace.
     pub(crate) store: &'a Dir,
+    /// The workspace, which is no view of its snapshots.
+    root: &'a Path,
     /// A folder of ours in which a view may be mounted for a while, and large contents kept for a comparison.
     pub(crate) scratch: &'a Dir,
     /// Whether its content ids are not told, since what they would be compared with is another provider's.
@@ -36,8 +40,8 @@ pub(crate) struct Shelf<'a> {
 
 impl<'a> Shelf<'a> {
     /// The shelf of a provider with its store.
-    pub(crate) fn new(provider: &'a dyn Provider, store: &'a Dir, scratch: &'a Dir) -> Self {
-        Self { provider, store, scratch, strange: false }
+    pub(crate) fn new(provider: &'a dyn Provider, store: &'a Dir, root: &'a Path, scratch: &'a Dir) -> Self {
+        Self { provider, store, root, scratch, strange: false }
     }
 
     /// The same, to be compared with another provider's.
@@ -71,7 +75,7 @@ impl<'a> Shelf<'a> {
         let name = format!("walk-{}-{}", me_in_a_name(), NEXT.fetch_add(1, Ordering::Relaxed));
         let request = MountRequest { snapshot: snapshot.clone(), name: FileName::new(name)?, paths: Vec::new() };
         let place = Place::new(self.store).with_target(self.scratch);
-        let view = self.provider.mount(&place, &request, cx)?;
+        let view = view::mount(self.provider, &place, &request, self.root, cx)?;
         // From here on the guard takes the view away, also if it cannot be opened.
         let mut mounted = Mounted { shelf: *self, view, root: None };
         mounted.root = Some(Dir::open(&mounted.view.path)?);

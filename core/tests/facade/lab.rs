@@ -71,6 +71,8 @@ pub(crate) struct Fake {
     pub(crate) on_diff: Arc<Mutex<Option<Then>>>,
     /// Whether nothing can be mounted, and nothing read without that.
     pub(crate) no_mounts: Arc<AtomicBool>,
+    /// Whether it shows its snapshots, and neither reads nor compares them without that.
+    pub(crate) shows_alone: Arc<AtomicBool>,
     /// What is done, once, when it is asked what snapshots hold.
     pub(crate) on_usage: Arc<Mutex<Option<Then>>>,
     /// A snapshot that cannot be read: passed over in lists.
@@ -115,6 +117,7 @@ impl Fake {
             on_list: Arc::default(),
             on_diff: Arc::default(),
             no_mounts: Arc::default(),
+            shows_alone: Arc::default(),
             on_usage: Arc::default(),
             damaged: Arc::default(),
             treeless: Arc::default(),
@@ -147,6 +150,10 @@ impl Provider for Fake {
         inner.capabilities.extend([Capability::FindsDamage, Capability::Convert]);
         if self.no_mounts.load(Ordering::Relaxed) {
             inner.capabilities.remove(&Capability::ReadWithoutMount);
+        }
+        if self.shows_alone.load(Ordering::Relaxed) {
+            let more = [Capability::ReadWithoutMount, Capability::Diff];
+            inner.capabilities.retain(|capability| !more.contains(capability));
         }
         let filesystems = self.filesystems.clone();
         Description { name: ProviderName::new(self.name).unwrap(), rank: self.rank, filesystems, ..inner }

@@ -1,17 +1,28 @@
 //! What a provider says need not be so: it has lost what it knew, or it is wrong.
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use ah_core::{Access, BranchOptions, BranchRecord, ErrorKind, GcOptions, SeekOptions, Workspace};
+use ah_core::{
+    Access, BranchOptions, BranchRecord, DiffOptions, ErrorKind, GcOptions, RelPath, RestoreOptions, SeekOptions,
+    Workspace,
+};
 use ah_plugin_api::{Error, View, WritableClone};
 
 use crate::lab::{Lab, write};
 
 fn named(name: &str) -> BranchOptions {
     BranchOptions { name: Some(name.into()), ..BranchOptions::default() }
+}
+
+/// Whether an error is the provider's, by its name.
+fn is_defect(error: &Error) -> bool {
+    let told = error.causes.iter().chain([&error.message]).any(|text| text.contains("the provider fake"));
+    told && error.kind == ErrorKind::Internal && error.hint.is_some()
 }
 
 /// The provider has lost the store of a workspace.
@@ -194,6 +205,35 @@ fn a_view_is_not_what_is_worked_in() {
     }
     *lab.fake.of_views.lock().unwrap() = None;
     assert!(workspace.seek("@", &SeekOptions::default()).unwrap().path.join("sub/a").exists());
+}
+
+#[test]
+fn what_is_worked_in_is_not_read_as_what_was_captured() {
+    let lab = Lab::new();
+    lab.fake.shows_alone.store(true, Ordering::Relaxed);
+    lab.step("a", "1");
+    lab.write("a", "2");
+    let workspace = lab.open();
+    let path = lab.path();
+    let lie = move |view: View| Ok(View { path: path.clone(), ..view });
+    *lab.fake.of_views.lock().unwrap() = Some(Box::new(lie));
+    let (file, out) = (RelPath::new("a").unwrap(), tempfile::tempfile().unwrap());
+    let answers = [
+        workspace.restore("@", &RestoreOptions::default()).map(drop),
+        workspace.diff("@", None, &DiffOptions::default()).map(drop),
+        workspace.cat("@", &file, out.as_fd()).map(drop),
+    ];
+    for (at, answer) in answers.into_iter().enumerate() {
+        assert!(is_defect(&answer.unwrap_err()), "{at}");
+    }
+    // Who looks for a file in all snapshots passes over those, and says so.
+    let _before = workspace.engine().take_notices();
+    workspace.versions(&file).unwrap_err();
+    assert!(said(&workspace, &lab.path()));
+    assert_eq!(names(&lab.settings.home.join("mounts")), [""; 0]);
+    *lab.fake.of_views.lock().unwrap() = None;
+    workspace.restore("@", &RestoreOptions::default()).unwrap();
+    assert_eq!(fs::read_to_string(lab.path().join("a")).unwrap(), "1");
 }
 
 #[test]

@@ -1,0 +1,44 @@
+//! Where a provider may say that it shows a snapshot.
+
+use std::path::Path;
+
+use ah_plugin_api::wire::DEFECT;
+use ah_plugin_api::{Context, Error, ErrorKind, MountRequest, Place, Provider, Result, UnmountRequest, View};
+use rustix::fs::{Mode, OFlags};
+
+/// Has a provider show a snapshot of the workspace at `root`, and refuses a view that is what is worked in: that would be read, or handed on,
+/// as what was captured.
+///
+/// # Errors
+/// Those of `mount`; `Internal`: the provider's answer is wrong.
+pub(crate) fn mount(
+    provider: &dyn Provider,
+    place: &Place<'_>,
+    request: &MountRequest,
+    root: &Path,
+    cx: &Context<'_>,
+) -> Result<View> {
+    let asked = place.need_target()?.path().join(request.name.as_os_str());
+    let view = provider.mount(place, request, cx)?;
+    if !is_worked_in(&view.path, &asked, root) {
+        return Ok(view);
+    }
+    let (name, path) = (provider.describe().name, view.path.display());
+    let message = format!("the provider {name} shows as a view what is worked in: {path}");
+    // What it made all the same is not left to stand.
+    let _ = provider.unmount(place, &UnmountRequest { view: view.reference }, &Context::quiet());
+    Err(Error::new(ErrorKind::Internal, message).with_hint(DEFECT))
+}
+
+/// Whether a view at `path` would be the workspace, or something in or around it. What lies in it by name may be another filesystem, which shows
+/// snapshots; or in the folder of views, which lies in it: `asked`.
+fn is_worked_in(path: &Path, asked: &Path, root: &Path) -> bool {
+    let there = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let device = |path: &Path| {
+        // A look alone mounts nothing where opening does.
+        let there = rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        rustix::fs::fstat(there).map(|stat| stat.st_dev).ok()
+    };
+    let inside = || there.starts_with(root) && device(&there) == device(root);
+    root.starts_with(&there) || !there.starts_with(asked) && inside()
+}

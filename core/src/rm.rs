@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ah_plugin_api::{DestroyRequest, Durability, Error, ErrorKind, Result, SnapshotId};
+use ah_plugin_api::{DestroyRequest, Durability, Error, ErrorKind, ProviderName, Reference, Result, SnapshotId};
 use serde::Serialize;
 
 use crate::background;
@@ -13,6 +13,8 @@ use crate::branch::BranchRecord;
 use crate::ids::BranchId;
 use crate::record::SnapshotRecord;
 use crate::seek;
+use crate::snapshot::same_reference;
+use crate::state::State;
 use crate::text;
 use crate::timeline::{Event, EventBody};
 use crate::versioned;
@@ -162,12 +164,13 @@ impl Workspace {
     pub(crate) fn destroy_each(&self, snapshots: &[SnapshotRecord]) -> Result<()> {
         let mut first_error = None;
         let mut serving: Option<Served> = None;
+        let listed = State::of(self.log().read(None)?.0).snapshots;
         for snapshot in snapshots {
             let served = serving.take().filter(|served| served.name == snapshot.provider);
             let served = served.map_or_else(|| self.serve(&snapshot.provider), Ok);
             let outcome = served.and_then(|served| {
                 let served = &*serving.insert(served);
-                self.engine.home().with_reserve(|| self.destroy(served, snapshot))
+                self.engine.home().with_reserve(|| self.destroy(served, snapshot, &listed))
             });
             if let Err(error) = outcome {
                 first_error.get_or_insert(error.context(format!(
@@ -179,11 +182,25 @@ impl Workspace {
         first_error.map_or(Ok(()), |error| Err(error.with_hint("ah agent fs gc")))
     }
 
-    fn destroy(&self, served: &Served, snapshot: &SnapshotRecord) -> Result<()> {
+    /// Removes one of which nothing is on the timeline any more, unless the provider finds by its reference one that is `listed`.
+    fn destroy(&self, served: &Served, snapshot: &SnapshotRecord, listed: &[SnapshotRecord]) -> Result<()> {
+        refuse_shared(&served.name, &snapshot.id, &snapshot.reference, listed)?;
         let request = DestroyRequest::Snapshot(snapshot.reference.clone());
         served.provider.destroy(&served.place(), &request, &self.context())?;
         background::forget_unsynced(self, &snapshot.id)
     }
+}
+
+/// Refuses to remove a snapshot by a reference by which its provider finds another one, too, that is on the timeline.
+pub(crate) fn refuse_shared(
+    provider: &ProviderName,
+    id: &SnapshotId,
+    reference: &Reference,
+    listed: &[SnapshotRecord],
+) -> Result<()> {
+    let is_shared =
+        |other: &&SnapshotRecord| other.provider == *provider && other.reference == *reference && other.id != *id;
+    listed.iter().find(is_shared).map_or(Ok(()), |other| Err(same_reference(provider, id, &other.id)))
 }
 
 /// Why a snapshot cannot go.

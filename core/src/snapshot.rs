@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 
+use ah_plugin_api::wire::DEFECT;
 use ah_plugin_api::{
-    Capability, CapturePolicy, ChangedBelow, Context, DestroyRequest, Durability, Error, ErrorKind, ProviderName,
+    Capability, CapturePolicy, ChangedBelow, Context, DestroyRequest, Dir, Durability, Error, ErrorKind, ProviderName,
     Reference, Result, Snapshot, SnapshotId, SnapshotRequest,
 };
 use serde::{Deserialize, Serialize};
@@ -136,6 +137,20 @@ impl Workspace {
         let is_it = |event: &Event| matches!(&event.body, EventBody::Snapshot { snapshot } if snapshot.id == *id);
         let read = self.log().read(Some(session));
         read.map_or(true, |(report, _)| report.events.iter().any(is_it))
+    }
+
+    /// Has a provider take a snapshot. It finds each by its reference, and removes it by that: one that bears the last one's is refused, and left
+    /// to it, since nothing can be taken back by that without the other. What removes snapshots asks about all the others.
+    ///
+    /// # Errors
+    /// The provider's; `Internal`: its answer is wrong.
+    pub(crate) fn take_by(&self, served: &Served, dir: &Dir, request: &SnapshotRequest) -> Result<Snapshot> {
+        let snapshot = served.provider.snapshot(&served.place().with_workspace(dir), request, &self.context())?;
+        let reference = &snapshot.reference;
+        match self.log().last_snapshot().filter(|last| last.is_found_by(&served.name, reference)) {
+            None => Ok(snapshot),
+            Some(last) => Err(same_reference(&served.name, &snapshot.id, &last.id)),
+        }
     }
 
     fn snapshot_for(
@@ -288,6 +303,12 @@ impl Listed {
     }
 }
 
+/// What is said of a provider that finds two snapshots by one reference.
+pub(crate) fn same_reference(provider: &ProviderName, id: &SnapshotId, other: &SnapshotId) -> Error {
+    let message = format!("the provider {provider} gave the snapshot {id} the reference of another one, {other}");
+    Error::new(ErrorKind::Internal, message).with_hint(DEFECT)
+}
+
 fn not_listed() -> Error {
     Error::new(ErrorKind::Internal, "a snapshot was not listed")
 }
@@ -332,8 +353,7 @@ impl Taking<'_> {
         // Held until the line is written, so that gc does not take a snapshot in the making for an orphan.
         let _making = workspace.lock_as("orphans", false)?;
         workspace.refuse_going()?;
-        let snapshot = served.provider.snapshot(&served.place().with_workspace(&dir), &request, &workspace.context());
-        let snapshot = snapshot.map_err(Failed::ByProvider)?;
+        let snapshot = workspace.take_by(served, &dir, &request).map_err(Failed::ByProvider)?;
         let mut record = SnapshotRecord::of(&snapshot, &served.name, self.options.kind, &self.session);
         record.kept = self.options.keep;
         record.attributes = self.attributes();

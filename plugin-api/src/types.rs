@@ -66,7 +66,7 @@ text_newtype! {
 }
 
 text_newtype! {
-    /// A provider's own reference to a snapshot or a clone: opaque to everyone else, stable for the thing's life.
+    /// A provider's own reference to a snapshot or a clone: opaque to everyone else, stable for the thing's life, and no other's in its store.
     Reference, 4096, |b| !b.is_ascii_control(), "a reference (1 to 4096 bytes, no control characters)"
 }
 

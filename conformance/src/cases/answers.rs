@@ -1,6 +1,6 @@
 //! What a provider says of itself, and what it gives back of what it was given.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ah_plugin_api::{
     Capability, CapturePolicy, Context, ConvertRequest, DestroyRequest, DiffRequest, Durability, ErrorKind, Place,
@@ -51,7 +51,7 @@ pub(super) const CASES: &[Case] = &[
         id: "answers.list",
         clauses: &[
             "All complete snapshots of the store, oldest first, without `omitted`.",
-            "stable for the thing's life",
+            "stable for the thing's life, and no other's in its store",
         ],
         needs: &[],
         run: list,
@@ -231,6 +231,8 @@ fn list(f: &Fixture) -> Check {
         f.ws.write("README.md", id)?;
         references.insert(id.to_owned(), f.take(id)?.reference());
     }
+    let different: BTreeSet<_> = references.values().collect();
+    ensure!(different.len() == order.len(), "the references of {order:?} are {references:?}");
     ensure!(f.ids()? == order, "the order is {:?} instead of {order:?}", f.ids()?);
     let other = f.another()?;
     ensure!(other.ids()? == order, "another instance lists {:?}", other.ids()?);

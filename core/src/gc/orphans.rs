@@ -12,6 +12,7 @@ use crate::gc::GcReport;
 use crate::ids::SessionName;
 use crate::lock::{Lock, PATIENCE};
 use crate::record::{SnapshotKind, SnapshotRecord};
+use crate::rm::refuse_shared;
 use crate::state::State;
 use crate::text;
 use crate::timeline::{Event, EventBody};
@@ -149,6 +150,10 @@ impl Workspace {
         })?;
         let state = self.state()?;
         for snapshot in self.unlisted(&held, &state) {
+            if let Err(error) = refuse_shared(name, &snapshot.id, &snapshot.reference, &state.snapshots) {
+                report.note(&format!("listing the snapshot {} again", snapshot.id), Err(error))?;
+                continue;
+            }
             self.list_again(snapshot, name)?;
             report.did(format!("listed the snapshot {}, which had been taken and was on no timeline", snapshot.id));
         }
@@ -203,7 +208,8 @@ impl Workspace {
         let said = |snapshot: &&Snapshot| self.is_mine(snapshot) && state.removed.contains(&snapshot.id);
         for snapshot in held.iter().filter(said) {
             let request = DestroyRequest::Snapshot(snapshot.reference.clone());
-            let outcome = served.provider.destroy(&served.place(), &request, &self.context());
+            let outcome = refuse_shared(&served.name, &snapshot.id, &snapshot.reference, &state.snapshots)
+                .and_then(|()| served.provider.destroy(&served.place(), &request, &self.context()));
             if outcome.is_ok() {
                 report.did(format!("removed the snapshot {}, whose removal had begun and not ended", snapshot.id));
             }

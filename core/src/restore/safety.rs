@@ -4,9 +4,7 @@
 //! here any more: a workspace that was a subvolume of its own and was deleted and made anew is a plain directory. Then whoever can serve
 //! the directory as it is now takes it, and the two are compared by reading both.
 
-use ah_plugin_api::{
-    Capability, CapturePolicy, Dir, Durability, Error, ErrorKind, Place, Result, Snapshot, SnapshotRequest,
-};
+use ah_plugin_api::{Capability, CapturePolicy, Dir, Durability, Error, ErrorKind, Result, Snapshot, SnapshotRequest};
 
 use crate::ids;
 use crate::record::SnapshotKind;
@@ -83,8 +81,7 @@ impl Workspace {
             durability: Durability::Durable,
             policy,
         };
-        let place = Place::new(&served.store).with_workspace(workspace);
-        served.provider.snapshot(&place, &request, &self.context())
+        self.take_by(served, workspace, &request)
     }
 }
 

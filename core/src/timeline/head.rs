@@ -72,7 +72,8 @@ pub(crate) struct Head {
 pub(crate) struct HeadSnapshot {
     pub(crate) id: SnapshotId,
     pub(crate) provider: ProviderName,
-    pub(crate) tree: String,
+    /// By which an equal one is told, where that is known.
+    pub(crate) tree: Option<String>,
     /// The session that it stands in.
     #[serde(default = "SessionName::main")]
     pub(crate) session: SessionName,
@@ -96,7 +97,13 @@ impl HeadSnapshot {
 
     /// Whether a snapshot of that provider with that tree is equal to this one.
     pub(crate) fn equals(&self, provider: &ProviderName, tree: Option<&ContentId>) -> bool {
-        self.provider == *provider && tree.is_some_and(|ContentId(bytes)| text::hex(bytes) == self.tree)
+        let tree = tree.map(|ContentId(bytes)| text::hex(bytes));
+        self.provider == *provider && tree.is_some() && tree == self.tree
+    }
+
+    /// Whether that provider would find this one by a reference.
+    pub(crate) fn is_found_by(&self, provider: &ProviderName, reference: &Reference) -> bool {
+        self.provider == *provider && self.reference.as_ref() == Some(reference)
     }
 }
 
@@ -111,11 +118,10 @@ impl Head {
     pub(super) fn note(&mut self, event: &Event) {
         match &event.body {
             EventBody::Snapshot { snapshot } => {
-                let tree = snapshot.tree.clone();
-                self.snapshot = tree.map(|tree| HeadSnapshot {
+                self.snapshot = Some(HeadSnapshot {
                     id: snapshot.id.clone(),
                     provider: snapshot.provider.clone(),
-                    tree,
+                    tree: snapshot.tree.clone(),
                     session: event.session.clone(),
                     counts: snapshot.counts(),
                     reference: Some(snapshot.reference.clone()),
@@ -143,7 +149,7 @@ mod tests {
         let snapshot = HeadSnapshot {
             id: SnapshotId::new("kkkkmmmmpppp").unwrap(),
             provider: ProviderName::new("git").unwrap(),
-            tree: "0".repeat(64),
+            tree: Some("0".repeat(64)),
             session: SessionName::main(),
             counts: true,
             reference: None,

@@ -14,7 +14,7 @@ use crate::session;
 use crate::settings::Clock;
 use crate::timeline::event::{Event, EventBody};
 use crate::timeline::file::{self, TimelineFile};
-use crate::timeline::head::{Head, HeadFile};
+use crate::timeline::head::{Head, HeadFile, HeadSnapshot};
 use crate::timeline::line::MAX_SEQ;
 use crate::timeline::{TimelineFault, TimelineReport};
 
@@ -160,6 +160,11 @@ impl Log<'_> {
     /// The number of the last event, as far as the cache knows: it may be a little behind.
     pub(crate) fn last_seq(&self) -> u64 {
         self.head().1.seq
+    }
+
+    /// The last snapshot, as far as the cache knows.
+    pub(crate) fn last_snapshot(&self) -> Option<HeadSnapshot> {
+        self.head().1.snapshot
     }
 
     /// Makes one timeline survive a power cut, without holding anybody up.

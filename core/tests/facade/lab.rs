@@ -81,6 +81,8 @@ pub(crate) struct Fake {
     pub(crate) treeless: Arc<AtomicBool>,
     /// Whether it dies of being asked to convert, before anything was done.
     pub(crate) converts_die: Arc<AtomicBool>,
+    /// What it says of the snapshots that it takes.
+    pub(crate) of_snapshots: Lie<Snapshot>,
     /// What it says of the branches that it makes.
     pub(crate) of_clones: Lie<WritableClone>,
     /// What it says of the views that it makes.
@@ -122,6 +124,7 @@ impl Fake {
             damaged: Arc::default(),
             treeless: Arc::default(),
             converts_die: Arc::default(),
+            of_snapshots: Arc::default(),
             of_clones: Arc::default(),
             of_views: Arc::default(),
             of_reclaims: Arc::default(),
@@ -175,7 +178,7 @@ impl Provider for Fake {
                 snapshot.pins = self.pins.lock().unwrap().clone();
                 snapshot.repository = self.repository.lock().unwrap().clone().or(snapshot.repository);
                 snapshot.tree = snapshot.tree.filter(|_| !self.treeless.load(Ordering::Relaxed));
-                Ok(snapshot)
+                told(&self.of_snapshots, snapshot)
             }
         }
     }

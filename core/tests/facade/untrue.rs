@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ah_core::{
-    Access, BranchOptions, BranchRecord, DiffOptions, ErrorKind, GcOptions, RelPath, RestoreOptions, SeekOptions,
-    Workspace,
+    Access, BranchOptions, BranchRecord, DiffOptions, ErrorKind, GcOptions, RelPath, RestoreOptions, RmOptions,
+    SeekOptions, SnapshotOptions, Workspace,
 };
-use ah_plugin_api::{Error, View, WritableClone};
+use ah_plugin_api::{Error, Reference, Snapshot, View, WritableClone};
 
 use crate::lab::{Lab, write};
 
@@ -234,6 +234,50 @@ fn what_is_worked_in_is_not_read_as_what_was_captured() {
     *lab.fake.of_views.lock().unwrap() = None;
     workspace.restore("@", &RestoreOptions::default()).unwrap();
     assert_eq!(fs::read_to_string(lab.path().join("a")).unwrap(), "1");
+}
+
+/// What a snapshot that is taken next bears as its reference.
+fn will_bear(lab: &Lab, reference: &Reference) {
+    let reference = reference.clone();
+    let lie = move |snapshot: Snapshot| Ok(Snapshot { reference: reference.clone(), ..snapshot });
+    *lab.fake.of_snapshots.lock().unwrap() = Some(Box::new(lie));
+}
+
+#[test]
+fn a_snapshot_that_bears_the_last_ones_reference_is_refused_and_the_last_one_stays() {
+    let lab = Lab::new();
+    for treeless in [false, true] {
+        lab.fake.treeless.store(treeless, Ordering::Relaxed);
+        let last = lab.step("a", if treeless { "1" } else { "2" });
+        will_bear(&lab, &last.reference);
+        lab.write("a", "3");
+        let workspace = lab.open();
+        let taken = workspace.snapshot(&SnapshotOptions::default()).map(drop);
+        let restored = workspace.restore("@", &RestoreOptions::default()).map(drop);
+        for error in [taken.unwrap_err(), restored.unwrap_err()] {
+            assert!(is_defect(&error), "{error:?}");
+        }
+        assert_eq!(fs::read_to_string(lab.path().join("a")).unwrap(), "3");
+        *lab.fake.of_snapshots.lock().unwrap() = None;
+        workspace.restore(last.id.as_str(), &RestoreOptions::default()).unwrap();
+    }
+}
+
+#[test]
+fn what_another_snapshot_is_found_by_is_not_removed() {
+    let lab = Lab::new();
+    let (first, _) = (lab.step("a", "1"), lab.step("a", "2"));
+    will_bear(&lab, &first.reference);
+    let third = lab.step("a", "3");
+    *lab.fake.of_snapshots.lock().unwrap() = None;
+    let workspace = lab.open();
+    let error = workspace.rm(&[third.id.to_string()], &RmOptions::default()).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Internal);
+    workspace.gc(&GcOptions::default()).unwrap();
+    workspace.restore(first.id.as_str(), &RestoreOptions::default()).unwrap();
+    assert_eq!(fs::read_to_string(lab.path().join("a")).unwrap(), "1");
+    // With the last that it is found by it goes.
+    workspace.rm(&[first.id.to_string()], &RmOptions::default()).unwrap();
 }
 
 #[test]

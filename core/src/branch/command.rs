@@ -191,8 +191,11 @@ struct Shown {
 }
 
 impl Shown {
-    /// None if there is nothing.
+    /// None if no directory is there.
     fn of(path: &Path) -> Result<Option<Self>> {
+        if fsio::is_no_dir(path) {
+            return Ok(None);
+        }
         let dir = match Dir::open(path) {
             Err(error) if error.kind == ErrorKind::NotFound => return Ok(None),
             dir => dir?,

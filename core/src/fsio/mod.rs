@@ -29,6 +29,14 @@ pub(crate) fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
     Error::from_io(format!("cannot {what} {}", path.display()), error)
 }
 
+/// Whether there is no directory at `path`: nothing at all, or something else, such as a symlink, wherever that leads. What cannot be looked at may be one.
+pub(crate) fn is_no_dir(path: &Path) -> bool {
+    match fs::symlink_metadata(path) {
+        Ok(there) => !there.is_dir(),
+        Err(error) => matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
+    }
+}
+
 /// Reads a file whole; none if it is not there.
 pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>> {
     read_until(path, None)

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Error, ErrorKind, FileName, ReclaimRequest, Result};
 
-use crate::branch::{self, BranchState};
+use crate::branch::{self, BranchFile, BranchState};
 use crate::fsio;
 use crate::gc::GcReport;
 use crate::home::Home;
@@ -114,58 +114,57 @@ impl Workspace {
     pub(super) fn finish_branches(&self, report: &mut GcReport) -> Result<()> {
         let (branches, unreadable) = branch::read_all(self.engine.home())?;
         report.tell(&unreadable);
-        for mut file in branches {
-            let open = matches!(file.record.state, BranchState::Making | BranchState::Removing);
-            if file.record.origin != self.id || !open || file.maker.alive() {
-                continue;
+        for file in branches {
+            // One that cannot be looked at keeps no other from it.
+            let what = format!("looking at the branch {}", file.record.name);
+            let outcome = self.finish_branch(file, report);
+            report.note(&what, outcome)?;
+        }
+        Ok(())
+    }
+
+    fn finish_branch(&self, mut file: BranchFile, report: &mut GcReport) -> Result<()> {
+        let open = matches!(file.record.state, BranchState::Making | BranchState::Removing);
+        if file.record.origin != self.id || !open || file.maker.alive() {
+            return Ok(());
+        }
+        self.go_on_removing(&file)?;
+        // Who was in it when it was removed by force may still be.
+        let Ok(_alone) = self.alone_in(&file)? else { return Ok(()) };
+        if !file.is_left_unfinished(self.engine.home())? {
+            return Ok(());
+        }
+        if file.record.state == BranchState::Removing {
+            self.mark_removing(&mut file)?;
+        }
+        // Somebody may have worked in it since its removal was cut short.
+        if file.record.state == BranchState::Removing
+            && let Err(error) = self.refuse_held(&file)
+        {
+            if error.kind != ErrorKind::FailedPrecondition {
+                return Err(error);
             }
-            if let Err(error) = self.go_on_removing(&file) {
-                report.note(&format!("looking at the branch {}", file.record.name), Err(error))?;
-                continue;
-            }
-            // Who was in it when it was removed by force may still be.
-            let Ok(_alone) = self.alone_in(&file)? else { continue };
-            match file.is_left_unfinished(self.engine.home()) {
-                Ok(false) => continue,
-                Ok(true) => {}
-                Err(error) => {
-                    report.note(&format!("looking at the branch {}", file.record.name), Err(error))?;
-                    continue;
-                }
-            }
-            if file.record.state == BranchState::Removing {
-                self.mark_removing(&mut file)?;
-            }
-            // Somebody may have worked in it since its removal was cut short.
-            if file.record.state == BranchState::Removing
-                && let Err(error) = self.refuse_held(&file)
-            {
-                if error.kind == ErrorKind::FailedPrecondition {
-                    report.did(format!("kept the branch {}, whose removal was cut short: {error}", file.record.name));
-                    let maker = file.maker.clone();
-                    self.take_back(file, (BranchState::Ready, maker));
-                } else {
-                    report.note(&format!("looking at the branch {}", file.record.name), Err(error))?;
-                }
-                continue;
-            }
-            let outcome = self.serve(&file.record.provider).and_then(|served| {
-                branch::prepare(&self.engine, &file)?;
-                branch::finish(&self.engine, &file, &served)
-            });
-            let failed = outcome.is_err();
-            report.note(&format!("taking away the branch {}", file.record.name), outcome)?;
-            if !failed {
-                let _ = fsio::remove_file(&self.branch_lock(&file.record.id));
-                report.did(format!(
-                    "took away the branch {}, which was {}",
-                    file.record.name,
-                    unfinished(file.record.state)
-                ));
-                if file.record.state == BranchState::Making {
-                    let outcome = self.give_up_base_of_unmade(&file.record.snapshot);
-                    report.note(&format!("removing what was taken for the branch {}", file.record.name), outcome)?;
-                }
+            report.did(format!("kept the branch {}, whose removal was cut short: {error}", file.record.name));
+            let maker = file.maker.clone();
+            self.take_back(file, (BranchState::Ready, maker));
+            return Ok(());
+        }
+        let outcome = self.serve(&file.record.provider).and_then(|served| {
+            branch::prepare(&self.engine, &file)?;
+            branch::finish(&self.engine, &file, &served)
+        });
+        let failed = outcome.is_err();
+        report.note(&format!("taking away the branch {}", file.record.name), outcome)?;
+        if !failed {
+            let _ = fsio::remove_file(&self.branch_lock(&file.record.id));
+            report.did(format!(
+                "took away the branch {}, which was {}",
+                file.record.name,
+                unfinished(file.record.state)
+            ));
+            if file.record.state == BranchState::Making {
+                let outcome = self.give_up_base_of_unmade(&file.record.snapshot);
+                report.note(&format!("removing what was taken for the branch {}", file.record.name), outcome)?;
             }
         }
         Ok(())

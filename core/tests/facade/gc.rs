@@ -4,6 +4,7 @@ use ah_core::{
     SnapshotFilter, SnapshotOptions,
 };
 use std::fs;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 fn gc(lab: &Lab) -> ah_core::GcReport {
@@ -173,6 +174,36 @@ fn a_branch_that_another_machine_is_making_is_left_to_it() {
     *lab.fake.of_clones.lock().unwrap() = Some(Box::new(|_| Err(Error::new(ErrorKind::Busy, "made to fail"))));
     lab.open().branch(&options).unwrap_err();
     assert_eq!(locks().count(), 0);
+}
+
+#[test]
+fn an_unfinished_branch_that_cannot_be_looked_at_keeps_no_other_from_being_finished() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let (around, aside) = (lab.top.join("around"), lab.top.join("aside"));
+    fs::create_dir(&around).unwrap();
+    let branch = |name: &str, at: Option<PathBuf>| {
+        lab.wait(1);
+        let options = BranchOptions { from: Some("@".into()), name: Some(name.into()), at, ..BranchOptions::default() };
+        let branch = lab.open().branch(&options).unwrap();
+        let record = lab.settings.home.join(format!("branches/{}.json", branch.id));
+        let mut json: serde_json::Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+        // Its maker was killed, in another run of the machine.
+        (json["state"], json["maker"]["boot"]) = ("making".into(), "another".into());
+        fs::write(&record, json.to_string()).unwrap();
+        branch
+    };
+    let (bad, good) = (branch("bad", Some(around.join("bad"))), branch("good", None));
+    fs::rename(&around, &aside).unwrap();
+    std::os::unix::fs::symlink("around", &around).unwrap();
+    let report = gc(&lab);
+    assert!(report.failures.iter().any(|failure| failure.contains("branch bad")), "{report:?}");
+    assert!(report.actions.iter().any(|action| action.contains("branch good")), "{report:?}");
+    assert!(!good.path.exists() && aside.join("bad").is_dir());
+    fs::remove_file(&around).unwrap();
+    fs::rename(&aside, &around).unwrap();
+    assert!(gc(&lab).actions.iter().any(|action| action.contains("branch bad")));
+    assert!(!bad.path.exists());
 }
 
 #[test]

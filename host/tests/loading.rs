@@ -199,6 +199,18 @@ fn what_fails_says_why() {
 }
 
 #[test]
+fn what_a_plugin_says_of_its_version_fits_into_a_line() {
+    let _alone = alone();
+    let plugin = load_file(&library("prates"), &options(&[])).unwrap();
+    assert!(plugin.description.version.len() < 5000, "{}", plugin.description.version.len());
+    let Fault::Open(OpenError::Undescribed(error)) = load_file(&library("scribbles"), &options(&[])).unwrap_err()
+    else {
+        panic!()
+    };
+    assert_eq!(error.kind, ErrorKind::Internal);
+}
+
+#[test]
 fn a_plugin_of_one_operation_ago_works_but_for_that_operation() {
     let _alone = alone();
     let plugin = load_file(&library("older"), &options(&[])).unwrap();

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
 use crate::context::{LogLevel, Observer, Progress};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind, Result};
 use crate::path::{FileName, RelPath};
 use crate::place::{Dir, Place};
 use crate::request as rq;
 use crate::types as ty;
+use crate::wire::DEFECT;
 
 /// Bytes of a sentence for a person.
 const LONGEST: usize = 4 << 10;
@@ -166,6 +167,15 @@ impl Observer for Brief<'_> {
         cut(&mut message);
         self.0.log(level, &message);
     }
+}
+
+/// What a provider says of itself, if it can be shown to a person in a line.
+pub(crate) fn shown(mut description: ty::Description) -> Result<ty::Description> {
+    if description.version.contains(char::is_control) {
+        return Err(Error::new(ErrorKind::Internal, "a version with control characters").with_hint(DEFECT));
+    }
+    cut(&mut description.version);
+    Ok(description)
 }
 
 /// Cuts what an error says.

@@ -71,11 +71,28 @@ impl Table {
                 out.write_all(painted.as_bytes())?;
                 if column < last {
                     let width = widths.get(column).copied().unwrap_or(0);
-                    write!(out, "{:1$}", "", width.saturating_sub(cell.text.width()) + 2)?;
+                    // Not by a format's width, which ends at 65535.
+                    out.write_all(" ".repeat(width.saturating_sub(cell.text.width()) + 2).as_bytes())?;
                 }
             }
             out.write_all(b"\n")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_of_any_width_is_written() {
+        const WIDE: usize = 70_000;
+        let mut table = Table::new(&["a", "b"]);
+        table.row([Cell::from("x".repeat(WIDE)), Cell::from("y")]);
+        let mut out = Vec::new();
+        table.write(&mut out, Painter::plain()).unwrap();
+        let widths: Vec<usize> = out.split(|byte| *byte == b'\n').map(<[u8]>::len).collect();
+        assert_eq!(widths, [WIDE + 3, WIDE + 3, 0]);
     }
 }

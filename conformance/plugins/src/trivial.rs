@@ -21,6 +21,8 @@ use rustix::fs::{Mode, OFlags};
 /// See the module. The hooks are where the bad plugins are bad.
 pub struct Trivial {
     name: &'static str,
+    /// What it says of its version.
+    pub version: String,
     /// Runs at the beginning of each operation, with its name.
     pub before: fn(operation: &str, cx: &Context<'_>),
     /// Runs over each file's contents when it is captured.
@@ -45,7 +47,8 @@ impl Trivial {
     #[must_use]
     pub fn new(name: &'static str) -> Self {
         ProviderName::new(name).unwrap();
-        Self { name, before: |_, _| {}, capture: |_| {}, tell: |_| {}, snapshots: Mutex::new(BTreeMap::new()) }
+        let version = "0.1.0".to_owned();
+        Self { name, version, before: |_, _| {}, capture: |_| {}, tell: |_| {}, snapshots: Mutex::new(BTreeMap::new()) }
     }
 
     fn kept(&self, reference: &Reference) -> Result<Kept> {
@@ -59,7 +62,7 @@ impl Provider for Trivial {
     fn describe(&self) -> Description {
         Description {
             name: ProviderName::new(self.name).unwrap(),
-            version: "0.1.0".to_owned(),
+            version: self.version.clone(),
             rank: None,
             filesystems: [].into(),
             capabilities: [Capability::AlwaysDurable, Capability::ReadWithoutMount].into(),

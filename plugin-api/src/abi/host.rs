@@ -11,7 +11,7 @@ use super::context;
 use super::guest::StartError;
 use super::table::{Answer, Table_Ref};
 use super::{AbiVersion, layout};
-use crate::answers::cut_error;
+use crate::answers::{cut_error, shown};
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::Description;
@@ -138,6 +138,7 @@ pub fn open(path: &Path) -> Result<Library, OpenError> {
     }
     let description = carry(table.describe()())
         .and_then(|bytes| wire::decode::<Description>(&bytes))
+        .and_then(shown)
         .map_err(|error| OpenError::Undescribed(cut_error(error)))?;
     let caller = SharedLibrary { table, name: description.name.to_string() };
     Ok(Library { description, abi, caller })

@@ -9,6 +9,7 @@ use nix::poll::PollFlags;
 
 use super::frame::{self, Frame, FrameError, Kind};
 use super::{CallOut, Cancel, Hello, Log, MAX_ANSWER, MAX_REQUEST, VERSION};
+use crate::answers::shown;
 use crate::context::{Context, Progress};
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::{Description, ProviderName};
@@ -93,7 +94,10 @@ fn greet(
         let message = format!("{what} speaks version {} of the protocol, this program {VERSION}", hello.version);
         return Err(Error::new(ErrorKind::Unsupported, message));
     }
-    Ok(hello)
+    let shown = |it| shown(it).map_err(|error| error.context(format!("{what} does not describe itself")));
+    let description = hello.description.map(shown).transpose()?;
+    let offers = hello.offers.into_iter().map(shown).collect::<Result<_>>()?;
+    Ok(Hello { description, offers, ..Hello::new() })
 }
 
 impl Client {

@@ -42,7 +42,7 @@ fn what_fails_at_loading_is_named() {
     must_not_load("other_abi", "of the plugin ABI");
     must_not_load("other_layout", "another layout");
     must_not_load("init_fails", "initialiser failed");
-    must_not_load("init_panics", "the provider panicked: no moon at all");
+    must_not_load("init_panics", "it panicked: no moon at all");
 }
 
 #[test]

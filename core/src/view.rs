@@ -6,8 +6,10 @@ use ah_plugin_api::wire::DEFECT;
 use ah_plugin_api::{Context, Error, ErrorKind, MountRequest, Place, Provider, Result, UnmountRequest, View};
 use rustix::fs::{Mode, OFlags};
 
+use crate::fsio;
+
 /// Has a provider show a snapshot of the workspace at `root`, and refuses a view that is what is worked in: that would be read, or handed on,
-/// as what was captured.
+/// as what was captured; or one that is no directory, for which nobody else is to blame.
 ///
 /// # Errors
 /// Those of `mount`; `Internal`: the provider's answer is wrong.
@@ -20,11 +22,13 @@ pub(crate) fn mount(
 ) -> Result<View> {
     let asked = place.need_target()?.path().join(request.name.as_os_str());
     let view = provider.mount(place, request, cx)?;
-    if !is_worked_in(&view.path, &asked, root) {
-        return Ok(view);
-    }
+    let what = match &view.path {
+        path if is_worked_in(path, &asked, root) => "what is worked in",
+        path if fsio::is_no_dir(path) => "what is no directory",
+        _ => return Ok(view),
+    };
     let (name, path) = (provider.describe().name, view.path.display());
-    let message = format!("the provider {name} shows as a view what is worked in: {path}");
+    let message = format!("the provider {name} shows as a view {what}: {path}");
     // What it made all the same is not left to stand.
     let _ = provider.unmount(place, &UnmountRequest { view: view.reference }, &Context::quiet());
     Err(Error::new(ErrorKind::Internal, message).with_hint(DEFECT))

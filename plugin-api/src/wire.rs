@@ -18,6 +18,7 @@ use crate::place::{Dir, Place};
 use crate::provider::Provider;
 use crate::request as rq;
 use crate::types as ty;
+use crate::types::ProviderName;
 
 /// Declares the operations once: the enumeration, the dispatch and the caller's side.
 macro_rules! operations {
@@ -174,8 +175,17 @@ pub fn guard<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
             .unwrap_or_else(|| "no message".to_owned());
         // Dropping a payload may panic again; it is a few bytes once.
         std::mem::forget(panic);
-        Err(Error::new(ErrorKind::Internal, format!("the provider panicked: {text}")).with_hint(DEFECT))
+        Err(Error::new(ErrorKind::Internal, format!("it panicked: {text}")).with_hint(DEFECT))
     })
+}
+
+/// An error that says nothing of what the caller did, with whose it is in front. One that came by way of the same provider's service bears that already.
+fn of_provider(name: &ProviderName, mut error: Error) -> Error {
+    let whose = format!("the provider {name}");
+    if !error.message.starts_with(&whose) {
+        error.message = format!("{whose}: {}", error.message);
+    }
+    error
 }
 
 /// Carries messages to a provider somewhere else.
@@ -238,13 +248,14 @@ impl<C: Caller> Remote<C> {
         let name = &self.description.name;
         let answer = self.caller.call(op, &call, &fds, &Context::new(&brief)).map_err(|error| {
             let error = cut_error(error);
-            // Callers take it for the user's wish, and stop as well.
-            if error.kind != ErrorKind::Cancelled || cx.observer().cancelled() {
-                return error;
+            match error.kind {
+                // Callers take it for the user's wish, and stop as well.
+                ErrorKind::Cancelled if !cx.observer().cancelled() => Error { kind: ErrorKind::Internal, ..error }
+                    .context(format!("the provider {name} stopped its operation {op}, which nobody wanted"))
+                    .with_hint(DEFECT),
+                ErrorKind::Internal | ErrorKind::Unknown => of_provider(name, error),
+                _ => error,
             }
-            Error { kind: ErrorKind::Internal, ..error }
-                .context(format!("the provider {name} stopped its operation {op}, which nobody wanted"))
-                .with_hint(DEFECT)
         })?;
         let mut answer: A = decode(&answer).map_err(|e| {
             Error { kind: ErrorKind::Internal, ..e }

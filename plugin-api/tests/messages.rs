@@ -210,6 +210,7 @@ fn calls_and_descriptors_arrive_and_panics_come_back_as_errors() {
     let panicked = remote.sync(&place, &reference, &cx).unwrap_err();
     assert_eq!(panicked.kind, ErrorKind::Internal);
     assert!(panicked.message.contains("oh no"), "{panicked}");
+    assert!(panicked.message.contains(&format!("the provider {}", Echo.describe().name)), "{panicked}");
 
     let without = remote.probe(&Place::new(&store), &ProbeRequest::default(), &cx).unwrap_err();
     assert_eq!(without.kind, ErrorKind::InvalidArgument);
@@ -272,6 +273,25 @@ fn who_stops_without_being_asked_has_failed() {
     assert_eq!(error.kind, ErrorKind::Internal);
     assert!(error.message.contains("tired") && error.causes.contains(&"enough".to_owned()), "{error:?}");
     assert_eq!(list(&Context::new(&Weary)).kind, ErrorKind::Cancelled);
+}
+
+#[test]
+fn what_says_nothing_of_the_caller_is_said_to_be_the_providers() {
+    let temp = tempfile::tempdir().unwrap();
+    let store = Dir::open(temp.path()).unwrap();
+    let fails = |kind, message: &str| {
+        let (name, capabilities) = (ah_plugin_api::ProviderName::new("terse").unwrap(), [].into());
+        let (version, filesystems) = ("0".to_owned(), [].into());
+        let description = Description { name, version, rank: None, filesystems, capabilities };
+        let provider = wire::Remote::new(Says(Err(Error::new(kind, message))), description);
+        provider.list(&Place::new(&store), &ah_plugin_api::ListRequest::default(), &Context::quiet()).unwrap_err()
+    };
+    for kind in [ErrorKind::Internal, ErrorKind::Unknown] {
+        assert_eq!(fails(kind, "bad").message, "the provider terse: bad");
+        // By way of its own service.
+        assert_eq!(fails(kind, "the provider terse: bad").message, "the provider terse: bad");
+    }
+    assert_eq!(fails(ErrorKind::NotFound, "bad").message, "bad");
 }
 
 #[test]

@@ -43,6 +43,7 @@ use crate::workspace::{Served, Workspace};
 
 use find::called;
 pub(crate) use known::is_id;
+use place::no_dir;
 pub(crate) use record::{BranchFile, all, of_workspace, read_all};
 pub use record::{BranchRecord, BranchState};
 pub use remove::BranchRemoved;
@@ -294,6 +295,9 @@ impl Workspace {
         // From here on it is taken away by that, should anything fail.
         file.record.reference = Some(reference);
         self.refuse_others_place(&path, &file.made_at, &target, served)?;
+        if fsio::is_no_dir(&path) {
+            return Err(no_dir(file, &path, &at, place.ours, served));
+        }
         file.made_at.clone_from(&path);
         file.note_mount();
         file.record.path = path;

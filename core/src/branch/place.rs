@@ -4,8 +4,10 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::wire::DEFECT;
-use ah_plugin_api::{Dir, Error, ErrorKind, Result};
+use ah_plugin_api::{Context, Dir, Error, ErrorKind, Place, Result};
 
+use crate::branch::{BranchFile, destroy_request};
+use crate::fsio;
 use crate::registry::Index;
 use crate::workspace::{Served, Workspace};
 
@@ -44,4 +46,22 @@ impl Workspace {
         }
         Ok(())
     }
+}
+
+/// What is said of a branch that is no directory. Its provider takes away what it knows of; what is left in a folder of ours goes by its name, as what a killed
+/// process left, and nobody follows where a symlink leads.
+pub(super) fn no_dir(file: &mut BranchFile, path: &Path, at: &Place<'_>, ours: bool, served: &Served) -> Error {
+    if let Some(request) = destroy_request(file) {
+        let _ = served.provider.destroy(at, &request, &Context::quiet());
+        file.record.reference = None;
+    }
+    if ours && fsio::is_no_dir(&file.made_at) {
+        let _ = fsio::remove_file(&file.made_at);
+    }
+    let message = format!(
+        "the provider {} says that it made the branch at {}, where no directory is",
+        served.name,
+        path.display()
+    );
+    Error::new(ErrorKind::Internal, message).with_hint(DEFECT)
 }

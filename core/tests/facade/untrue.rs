@@ -281,6 +281,60 @@ fn what_another_snapshot_is_found_by_is_not_removed() {
 }
 
 #[test]
+fn a_view_that_is_no_directory_is_its_providers_defect() {
+    let lab = Lab::new();
+    lab.fake.shows_alone.store(true, Ordering::Relaxed);
+    lab.step("a", "1");
+    let workspace = lab.open();
+    let (out, elsewhere) = (tempfile::tempfile().unwrap(), tempfile::tempdir().unwrap());
+    let at = |name: &str| elsewhere.path().canonicalize().unwrap().join(name);
+    write(&at("file"), "x");
+    fs::create_dir(at("dir")).unwrap();
+    std::os::unix::fs::symlink(at("dir"), at("link")).unwrap();
+    for path in [at("file"), at("link"), at("nothing")] {
+        let answer = path.clone();
+        *lab.fake.of_views.lock().unwrap() =
+            Some(Box::new(move |view: View| Ok(View { path: answer.clone(), ..view })));
+        let sought = workspace.seek("@", &SeekOptions::default()).map(drop);
+        let read = workspace.cat("@", &RelPath::new("a").unwrap(), out.as_fd()).map(drop);
+        for error in [sought.unwrap_err(), read.unwrap_err()] {
+            assert!(is_defect(&error), "{error:?}");
+        }
+        assert_eq!(names(&lab.settings.home.join("mounts")), [""; 0]);
+    }
+}
+
+#[test]
+fn a_branch_that_is_no_directory_is_its_providers_defect_and_leaves_nothing() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let workspace = lab.open();
+    let branches = lab.settings.home.join("branches");
+    for what in ["file", "link", "dangling", "nothing", "below"] {
+        let (precious, asked) = (lab.top.join("precious"), branches.join("b"));
+        fs::create_dir_all(&precious).unwrap();
+        let lie = move |clone: WritableClone| {
+            fs::remove_dir_all(&clone.path).unwrap();
+            match what {
+                "file" => fs::write(&asked, "x").unwrap(),
+                "link" => std::os::unix::fs::symlink(&precious, &asked).unwrap(),
+                "dangling" => std::os::unix::fs::symlink("nowhere", &asked).unwrap(),
+                "below" => write(&asked.join("in"), "x"),
+                _ => {}
+            }
+            let path = if what == "below" { asked.join("in") } else { asked.clone() };
+            Ok(WritableClone { path, ..clone })
+        };
+        *lab.fake.of_clones.lock().unwrap() = Some(Box::new(lie));
+        let error = workspace.branch(&BranchOptions { from: Some("@".into()), ..named("b") }).unwrap_err();
+        assert!(is_defect(&error), "{what}: {error:?}");
+        assert!(workspace.branches().unwrap().is_empty(), "{what}");
+        assert_eq!(names(&branches), [""; 0], "{what}");
+        assert!(lab.top.join("precious").is_dir(), "{what}");
+    }
+}
+
+#[test]
 fn who_always_finds_something_is_not_asked_for_ever() {
     let lab = Lab::new();
     lab.step("a", "1");

@@ -102,7 +102,7 @@ pub(crate) struct Globals {
     /// A folder with provider libraries, looked at first; may be repeated.
     #[arg(long, value_name = "DIR", global = true)]
     pub(crate) provider_path: Vec<PathBuf>,
-    /// Give up a provider's call that gives no sign of life for so many seconds, instead of 120.
+    /// Give up a provider that gives no sign of life for so many seconds, in a call or while it is loaded, instead of 120.
     #[arg(long, value_name = "SECONDS", global = true, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) hang_limit: Option<u16>,
     /// Print one JSON document, errors too.

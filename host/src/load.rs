@@ -14,9 +14,10 @@ use ah_plugin_api::{Description, Provider, ProviderName};
 use crate::elf;
 use crate::report::{Fault, Outcome, Report};
 use crate::search::{Origin, Place, Search, name_of};
+use crate::sys;
 use crate::trial::{Known, Memory};
 use crate::trust;
-use crate::watch::Watched;
+use crate::watch::{Watched, within};
 
 /// How to load.
 #[derive(Debug, Clone, Default)]
@@ -26,7 +27,7 @@ pub struct Options {
     /// An existing folder of the user's own in which to remember which files were tried. Without it each file is tried in a child
     /// process every time, at the cost of some milliseconds.
     pub state: Option<PathBuf>,
-    /// A call that gives no sign of life for so long is given up; see [`Watched`]. None: calls are waited for for ever.
+    /// A call that gives no sign of life for so long is given up, and a file that takes so long to load; see [`Watched`]. None: both are waited for for ever.
     pub limit: Option<Duration>,
 }
 
@@ -102,6 +103,9 @@ impl Host {
 
 /// One file at a time in this process: the child in which one is tried (`trial`) would inherit the locks of a loader at work.
 static LOADING: Mutex<()> = Mutex::new(());
+
+/// The file that the system's loader is at work on, also after it was given up. The loader takes no other meanwhile.
+static IN_LOADER: Mutex<Option<PathBuf>> = Mutex::new(None);
 
 /// Loads everything that the search finds. Best called before the program starts threads, for the same reason.
 ///
@@ -210,19 +214,20 @@ fn load_one(
     memory: &mut Memory,
 ) -> Result<Plugin, Fault> {
     let _alone = lock(&LOADING);
+    if let Some(of) = lock(&IN_LOADER).clone() {
+        return Err(Fault::Behind { of });
+    }
     let (file, real) = trust::open_trusted(path)?;
     elf::check(&file)?;
     let name = name_for_loader(&file, &real);
     memory.try_out(&file, || {
         let _ = abi::open(&name);
     })?;
-    let opened = match abi::open(&name) {
-        Err(OpenError::NotALibrary(why)) => {
-            let why = why.replace(&*name.to_string_lossy(), &real.to_string_lossy());
-            return Err(OpenError::NotALibrary(why).into());
-        }
-        opened => opened,
-    };
+    let opened = open(&name, &real, limit);
+    if let Err(Fault::Open(OpenError::NotALibrary(why))) = opened {
+        let why = why.replace(&*name.to_string_lossy(), &real.to_string_lossy());
+        return Err(OpenError::NotALibrary(why).into());
+    }
     if let Ok(library) = &opened {
         memory.learn(&file, &library.description);
     }
@@ -240,6 +245,25 @@ fn load_one(
         None => Arc::new(Remote::new(caller, description.clone())),
     };
     Ok(Plugin { description, path: real, abi, provider })
+}
+
+/// Opens a library, and gives it up when that takes too long: it did not where it was tried, but may wait for something.
+fn open(name: &Path, real: &Path, limit: Option<Duration>) -> Result<Library, Fault> {
+    let Some(limit) = limit else { return Ok(abi::open(name)?) };
+    let path = name.to_owned();
+    *lock(&IN_LOADER) = Some(real.to_owned());
+    let loading = move || {
+        let loaded = abi::load(&path);
+        *lock(&IN_LOADER) = None;
+        loaded
+    };
+    let Some(loaded) = within(limit, loading).map_err(Fault::Untried)? else {
+        sys::leave_loader_alone();
+        return Err(Fault::Hangs(limit));
+    };
+    let loaded = loaded?;
+    let started = within(limit, move || loaded.start()).map_err(Fault::Untried)?;
+    Ok(started.ok_or(Fault::Hangs(limit))??)
 }
 
 /// A name by which the system's loader opens the very file that was judged; the file's own name where there is no `/proc`.

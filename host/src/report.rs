@@ -73,6 +73,12 @@ pub enum Fault {
     /// Loading it does not come to an end.
     #[error("loading it does not come to an end (given up after {} s)", .0.as_secs_f32())]
     Hangs(Duration),
+    /// Another file is being loaded, which does not come to an end, and the system's loader takes one after the other.
+    #[error("it cannot be loaded while {} is, which does not come to an end", .of.display())]
+    Behind {
+        /// That file.
+        of: PathBuf,
+    },
     /// It was never loaded before, and no child process could be made to try that in.
     #[error("no process can be made to try it in: {0}")]
     Untried(std::io::Error),
@@ -97,6 +103,7 @@ impl Fault {
             Self::Crashes { .. } => "crashes",
             Self::Exits { .. } => "exits",
             Self::Hangs(_) => "hangs",
+            Self::Behind { .. } => "behind",
             Self::Untried(_) => "untried",
             Self::Duplicate { .. } => "duplicate",
         }
@@ -114,6 +121,7 @@ impl Fault {
             Self::Crashes { .. } | Self::Exits { .. } | Self::Hangs(_) => {
                 Some(format!("remove or replace {path}; after `touch {path}` it is tried again"))
             }
+            Self::Behind { of } => Some(format!("remove or replace {}", of.display())),
             Self::Open(OpenError::InitFailed(error)) => error.hint.clone(),
             Self::OtherName { says } => Some(format!("name the file libah_provider_{says}.so")),
             Self::Open(OpenError::InitPanicked(_) | OpenError::Undescribed(_)) => {
@@ -134,7 +142,7 @@ impl Fault {
             Self::Open(error) => error.kind(),
             Self::OtherName { .. } => ErrorKind::InvalidArgument,
             Self::Duplicate { .. } => ErrorKind::AlreadyExists,
-            Self::Crashes { .. } | Self::Exits { .. } | Self::Hangs(_) => ErrorKind::Unavailable,
+            Self::Crashes { .. } | Self::Exits { .. } | Self::Hangs(_) | Self::Behind { .. } => ErrorKind::Unavailable,
         };
         let mut error = Error::new(kind, format!("cannot use the plugin {}: {self}", path.display()));
         error.hint = self.hint(path);

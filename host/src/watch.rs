@@ -2,7 +2,7 @@
 //!
 //! A call into a library cannot be stopped from outside. So each runs on a thread of its own, and the caller waits for it only as long as it
 //! gives a sign of life: progress, a log line, or a look at whether it shall stop. While nobody reads what it writes, none is expected of it. Who wants to stop waits less long. A call that is
-//! given up stays on its thread; its provider is not called again before that has come to its end.
+//! given up stays on its thread; its provider is not called again before that has come to its end. Loading a library is a call, too.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -176,6 +176,40 @@ impl<C: Caller + 'static> Caller for Watched<C> {
             }
         }
         result
+    }
+}
+
+/// Runs `work` on a thread of its own; none if it has not come to its end within the limit. It stays on its thread then.
+///
+/// # Errors
+/// If there can be no such thread.
+pub(crate) fn within<T: Send + 'static>(
+    limit: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> std::io::Result<Option<T>> {
+    let (sender, ends) = sync_channel(1);
+    let run = move || {
+        let _ = sender.send(work());
+    };
+    let thread = std::thread::Builder::new().name("provider".to_owned()).stack_size(STACK).spawn(run)?;
+    // In ticks, as above.
+    let (mut waited, mut before) = (Duration::ZERO, Instant::now());
+    loop {
+        match ends.recv_timeout(TICK.min(limit)) {
+            Ok(done) => {
+                // A process is not to be copied while another thread comes to its end.
+                let _ = thread.join();
+                return Ok(Some(done));
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Err(std::io::Error::other("its thread ended")),
+        }
+        let now = Instant::now();
+        waited += now.duration_since(before).min(2 * TICK);
+        before = now;
+        if waited >= limit {
+            return Ok(None);
+        }
     }
 }
 

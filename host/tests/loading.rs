@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -257,6 +257,59 @@ fn a_call_that_hangs_is_named_and_not_repeated() {
     let error = plugin.provider.list(&scene.place(), &ListRequest::default(), &cx).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unavailable);
     assert!(began.elapsed() < Duration::from_secs(2));
+}
+
+/// Options that remember of a file that it was loaded without harm.
+fn remembered(file: &Path, state: &Path) -> Options {
+    let options = Options { state: Some(state.to_owned()), limit: Some(Duration::from_secs(2)), ..options(&[]) };
+    // For the first line.
+    load_file(&library("good"), &options).unwrap();
+    let (tried, at) = (state.join("plugins.tried"), file.metadata().unwrap());
+    let times = format!("{}.{} {}.{}", at.mtime(), at.mtime_nsec(), at.ctime(), at.ctime_nsec());
+    let line = format!("fine {} {} {} {times}\n", at.dev(), at.ino(), at.size());
+    std::fs::write(&tried, std::fs::read_to_string(&tried).unwrap() + &line).unwrap();
+    options
+}
+
+#[test]
+fn a_file_that_was_fine_once_and_hangs_is_given_up() {
+    let _alone = alone();
+    let state = tempfile::tempdir().unwrap();
+    let options = remembered(&library("dawdles"), state.path());
+    let fault = load_file(&library("dawdles"), &options).unwrap_err();
+    assert!(matches!(fault, Fault::Hangs(limit) if limit == Duration::from_secs(2)), "{fault}");
+    // Others go on.
+    load_file(&library("good"), &options).unwrap();
+}
+
+#[test]
+fn a_file_that_holds_up_the_systems_loader_keeps_no_process_from_its_end() {
+    const WITHIN: &str = "AH_TEST_WITHIN";
+    let name = "a_file_that_holds_up_the_systems_loader_keeps_no_process_from_its_end";
+    if std::env::var_os(WITHIN).is_none() {
+        let mut own = std::process::Command::new(std::env::current_exe().unwrap());
+        let mut child = own.args(["--exact", name]).env(WITHIN, "1").spawn().unwrap();
+        let end = Instant::now() + Duration::from_secs(60);
+        let status = loop {
+            match child.try_wait().unwrap() {
+                Some(status) => break status,
+                None if Instant::now() < end => std::thread::sleep(Duration::from_millis(20)),
+                None => {
+                    child.kill().unwrap();
+                    panic!("it does not end: {}", child.wait().unwrap());
+                }
+            }
+        };
+        assert!(status.success(), "{status}");
+        return;
+    }
+    let state = tempfile::tempdir().unwrap();
+    let options = remembered(&library("stalls"), state.path());
+    let fault = load_file(&library("stalls"), &options).unwrap_err();
+    assert!(matches!(fault, Fault::Hangs(_)), "{fault}");
+    // What stands in the way of the others is named.
+    let Fault::Behind { of } = load_file(&library("panics"), &options).unwrap_err() else { panic!() };
+    assert_eq!(of, library("stalls").canonicalize().unwrap());
 }
 
 #[test]

@@ -113,6 +113,14 @@ impl OpenError {
 /// # Errors
 /// See [`OpenError`]. A library that fails after the system's loader took it stays loaded, but is not called again.
 pub fn open(path: &Path) -> Result<Library, OpenError> {
+    load(path)?.start()
+}
+
+/// The first half of [`open`]: what the system's loader does, one library after the other, and the judgement of the library. Nothing of its provider runs.
+///
+/// # Errors
+/// See [`OpenError`].
+pub fn load(path: &Path) -> Result<Loaded, OpenError> {
     let library = RawLibrary::load_at(path).map_err(|e| OpenError::NotALibrary(cause(&e)))?;
     // Never closed: a plugin may have started threads, registered thread-local destructors, or given out pointers to itself.
     let library: &'static RawLibrary = Box::leak(Box::new(library));
@@ -129,19 +137,35 @@ pub fn open(path: &Path) -> Result<Library, OpenError> {
     // SAFETY: as above.
     let header = unsafe { lib_header_from_raw_library(library) }.map_err(|e| OpenError::OtherLayout(cause(&e)))?;
     let (abi, table) = table(header)?;
+    Ok(Loaded { abi, table })
+}
 
-    if let RResult::RErr(bytes) = table.start()() {
-        return Err(match wire::decode::<StartError>(&bytes) {
-            Ok(StartError { panicked: true, error }) => OpenError::InitPanicked(cut_error(error)),
-            Ok(StartError { panicked: false, error }) | Err(error) => OpenError::InitFailed(cut_error(error)),
-        });
+/// A library that is ours, and whose provider is not made yet.
+pub struct Loaded {
+    abi: AbiVersion,
+    table: Table_Ref,
+}
+
+impl Loaded {
+    /// The second half of [`open`]: makes the provider, and asks it what it is.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn start(self) -> Result<Library, OpenError> {
+        let Self { abi, table } = self;
+        if let RResult::RErr(bytes) = table.start()() {
+            return Err(match wire::decode::<StartError>(&bytes) {
+                Ok(StartError { panicked: true, error }) => OpenError::InitPanicked(cut_error(error)),
+                Ok(StartError { panicked: false, error }) | Err(error) => OpenError::InitFailed(cut_error(error)),
+            });
+        }
+        let description = carry(table.describe()())
+            .and_then(|bytes| wire::decode::<Description>(&bytes))
+            .and_then(shown)
+            .map_err(|error| OpenError::Undescribed(cut_error(error)))?;
+        let caller = SharedLibrary { table, name: description.name.to_string() };
+        Ok(Library { description, abi, caller })
     }
-    let description = carry(table.describe()())
-        .and_then(|bytes| wire::decode::<Description>(&bytes))
-        .and_then(shown)
-        .map_err(|error| OpenError::Undescribed(cut_error(error)))?;
-    let caller = SharedLibrary { table, name: description.name.to_string() };
-    Ok(Library { description, abi, caller })
 }
 
 /// Checks the version and layout of the table, and gets it.

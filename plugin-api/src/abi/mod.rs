@@ -30,7 +30,7 @@ mod table;
 pub mod frozen;
 
 pub use guest::{Export, IntoProvider, Slot};
-pub use host::{Library, OpenError, SharedLibrary, open};
+pub use host::{Library, Loaded, OpenError, SharedLibrary, load, open};
 
 /// What the macro [`crate::export_provider!`] expands to; not for use by hand.
 #[doc(hidden)]

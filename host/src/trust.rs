@@ -11,7 +11,8 @@
 //!
 //! In a user namespace, owners that it does not map are shown as one overflow id. `ah agent fs exec` makes such namespaces for
 //! ordinary users, in which root itself is not mapped. There the overflow id counts as root; others' files cannot be told
-//! from root's then, but the places where plugins are looked for were the same outside.
+//! from root's then, but the places where plugins are looked for were the same outside. Where the overflow id itself is mapped, as in rootless containers, it is
+//! a user's, and does not.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -150,7 +151,7 @@ pub fn roots_own(path: &Path) -> Result<(), Untrusted> {
 
 /// Whether a user id is root's, as far as this process can see.
 pub(crate) fn is_root(uid: u32) -> bool {
-    uid == 0 || (!root_is_mapped() && uid == overflow_uid())
+    uid == 0 || (uid == overflow_uid() && is_unmapped_root(uid))
 }
 
 const ELOOP: i32 = 40;
@@ -298,14 +299,19 @@ fn has_no_acl(fd: &OwnedFd) -> bool {
     matches!(size, Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP))
 }
 
-/// Whether the user namespace of this process knows the root user of the system. Unreadable maps count as the system's own.
-fn root_is_mapped() -> bool {
-    std::fs::read_to_string("/proc/self/uid_map").map_or(true, |map| maps_root(&map))
+/// Whether the user namespace of this process shows the system's root user as the overflow id. Unreadable maps count as the system's own.
+fn is_unmapped_root(overflow: u32) -> bool {
+    std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| leaves_root_out(&map, overflow))
 }
 
-/// Lines of: first id inside, first id outside, how many.
-fn maps_root(map: &str) -> bool {
-    map.lines().any(|line| line.split_whitespace().nth(1) == Some("0"))
+/// Lines of: first id inside, first id outside, how many. Where the overflow id is mapped, it is somebody's, as it is in containers.
+fn leaves_root_out(map: &str, overflow: u32) -> bool {
+    map.lines().all(|line| {
+        let mut numbers = line.split_whitespace().map(|number| number.parse::<u64>().unwrap_or(u64::MAX));
+        let mut next = || numbers.next().unwrap_or(u64::MAX);
+        let (inside, outside, count) = (next(), next(), next());
+        outside != 0 && !(inside..inside.saturating_add(count)).contains(&u64::from(overflow))
+    })
 }
 
 fn overflow_uid() -> u32 {
@@ -434,9 +440,15 @@ mod tests {
 
     #[test]
     fn maps_of_namespaces_are_read() {
-        assert!(maps_root("         0          0 4294967295\n"));
-        assert!(maps_root("0 100000 65536\n65536 0 1\n"));
-        assert!(!maps_root("      1000       1000          1\n"));
-        assert!(!maps_root("         0       1000          1\n"));
+        let nobody = 65534;
+        assert!(!leaves_root_out("         0          0 4294967295\n", nobody));
+        assert!(!leaves_root_out("0 100000 65536\n65536 0 1\n", nobody));
+        assert!(leaves_root_out("      1000       1000          1\n", nobody));
+        assert!(leaves_root_out("         0       1000          1\n", nobody));
+        // A container's: its own nobody is a user of the system.
+        for map in ["0 100000 65536\n", "0 1000 1\n1 100000 65535\n", "65534 1000 1\n"] {
+            assert!(!leaves_root_out(map, nobody), "{map}");
+        }
+        assert!(leaves_root_out("0 1000 1\n1 100000 65533\n65535 165535 1\n", nobody));
     }
 }

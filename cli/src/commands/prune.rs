@@ -18,7 +18,7 @@ keep-hourly=N, keep-daily=N, keep-weekly=N, keep-labelled, keep-manual, keep-pro
 keep-pinning=24h (those that hold the space of more than the workspace; else a quarter of keep-within). \
 Beside these, max-size=5G removes the oldest until no more is used. keep-last=N/session and max-size=1G/session are meant \
 for each session. Only your own snapshots are counted, the newest of which always stays; what restores and \
-branches took for themselves goes when nothing needs it. Pinned snapshots, and those that an undo, a branch or a view \
+branches took for themselves goes when nothing needs it and no rule keeps it. Pinned snapshots, and those that an undo, a branch or a view \
 needs, always stay. Without POLICY and --recordings the configured ones (`prune.policy`, `prune.recordings`) apply, which run by themselves as well, at most once an hour behind \
 snapshots; then what you took, labelled or pinned always stays. Prints the verdict on each snapshot and what goes, before \
 anything does.

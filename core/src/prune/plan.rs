@@ -112,6 +112,14 @@ pub(super) fn plan(policy: &Policy, given: &Given<'_>) -> Vec<Option<String>> {
         if stands && !pins && policy.prompts.is_some_and(|prompts| age <= prompts) {
             keep(at, "keep-prompts");
         }
+        // What a person marked is theirs, whoever took it; the label that a branch gives its own base is no mark.
+        let marked = given.prompts.marked.contains(&snapshot.id);
+        if policy.labelled && (marked || snapshot.counts() && snapshot.label.is_some()) {
+            keep(at, "keep-labelled");
+        }
+        if policy.manual && (marked || snapshot.kind == SnapshotKind::Manual) {
+            keep(at, "keep-manual");
+        }
         // What a restore or a branch took for itself must not take the place of what somebody took.
         if !snapshot.counts() {
             continue;
@@ -129,12 +137,6 @@ pub(super) fn plan(policy: &Policy, given: &Given<'_>) -> Vec<Option<String>> {
             if slots.take(snapshot.time) {
                 keep(at, reason);
             }
-        }
-        if policy.labelled && snapshot.label.is_some() {
-            keep(at, "keep-labelled");
-        }
-        if policy.manual && (snapshot.kind == SnapshotKind::Manual || given.prompts.marked.contains(&snapshot.id)) {
-            keep(at, "keep-manual");
         }
     }
     if let Some(newest) = given.newest() {
@@ -174,6 +176,7 @@ impl Slots {
 mod tests {
     use super::*;
     use crate::moments::{Moment, MomentKind, MomentRecord};
+    use crate::timeline::{Event, EventBody};
     use proptest::prelude::*;
 
     const NOW: i64 = 2_000_000_000;
@@ -203,18 +206,21 @@ mod tests {
         Moment { seq: seq as u64, time: at(0), session: SessionName::new(session).unwrap(), record }
     }
 
+    /// A person gives a snapshot a label.
+    fn labelled(number: usize) -> Event {
+        let body = EventBody::Edit { snapshot: id(number), label: Some("mine".to_owned()), kept: None };
+        Event { seq: 1_000, time: at(0), session: SessionName::main(), body }
+    }
+
     /// The numbers of those that stay.
     fn kept(policy: &str, snapshots: &[SnapshotRecord], moments: &[Moment]) -> Vec<u64> {
-        let prompts = Prompts::of(&[], moments, snapshots);
+        kept_of(policy, snapshots, &Prompts::of(&[], moments, snapshots), true)
+    }
+
+    fn kept_of(policy: &str, snapshots: &[SnapshotRecord], prompts: &Prompts, unasked: bool) -> Vec<u64> {
         let protected = Protected::new();
-        let given = Given {
-            snapshots,
-            protected: &protected,
-            prompts: &prompts,
-            unasked: true,
-            now: at(NOW),
-            clock: ClockSet::default(),
-        };
+        let given =
+            Given { snapshots, protected: &protected, prompts, unasked, now: at(NOW), clock: ClockSet::default() };
         let reasons = plan(&Policy::parse(policy).unwrap(), &given);
         snapshots.iter().zip(reasons).filter(|(_, reason)| reason.is_some()).map(|(it, _)| it.seq).collect()
     }
@@ -292,6 +298,26 @@ mod tests {
         assert_eq!(kept("keep-last=2/session,keep-last=4", &snapshots, &[]), [2, 3, 4, 5]);
     }
 
+    #[test]
+    fn what_a_person_marked_stays_whoever_took_it() {
+        let of = |number, kind| taken(number, NOW - 40 * 24 * HOURS, kind);
+        // A branch names its base.
+        let base = |number| SnapshotRecord { label: Some("branch b".to_owned()), ..of(number, SnapshotKind::Branch) };
+        let snapshots = [
+            of(1, SnapshotKind::Safety),
+            of(2, SnapshotKind::Safety),
+            base(3),
+            base(4),
+            of(5, SnapshotKind::Auto),
+            of(6, SnapshotKind::Auto),
+            of(7, SnapshotKind::Auto),
+        ];
+        let prompts = Prompts::of(&[1, 3, 5].map(labelled), &[], &snapshots);
+        for policy in ["keep-labelled", "keep-manual", "keep-labelled,keep-manual"] {
+            assert_eq!(kept_of(policy, &snapshots, &prompts, false), [1, 3, 5, 7], "{policy}");
+        }
+    }
+
     proptest! {
         /// Whatever the policy, the clock and the history: nobody loses what is theirs to something that runs by itself.
         #[test]
@@ -299,7 +325,7 @@ mod tests {
             what in proptest::collection::vec((0i64..40 * 86_400, 0u8..4, 0u8..8, any::<bool>(), 0u8..3), 1..60),
             prompts in proptest::collection::vec((0usize..60, 0u8..3, proptest::option::of(0usize..60)), 0..12),
             rules in proptest::sample::subsequence(
-                vec!["keep-last=3", "keep-last=2/session", "keep-within=2h", "keep-prompts=3d", "keep-hourly=2", "keep-daily=1", "keep-labelled", "max-size=1B", "max-size=1B/session"],
+                vec!["keep-last=3", "keep-last=2/session", "keep-within=2h", "keep-prompts=3d", "keep-hourly=2", "keep-daily=1", "keep-labelled", "keep-manual", "max-size=1B", "max-size=1B/session"],
                 1..5,
             ),
             default in any::<bool>(),
@@ -321,7 +347,9 @@ mod tests {
                 prompts.iter().map(|(seq, of, named)| prompt(*seq, &format!("s{of}"), *named)).collect();
             let text = if default { DEFAULT.to_owned() } else { rules.join(",") };
             let now = at(NOW + jump);
-            let known = Prompts::of(&[], &moments, &snapshots);
+            let marks = |at: &usize| what[*at].2 == 2;
+            let edits: Vec<Event> = (0..snapshots.len()).filter(marks).map(labelled).collect();
+            let known = Prompts::of(&edits, &moments, &snapshots);
             let given = Given { snapshots: &snapshots, protected: &protected, prompts: &known, unasked: true, now, clock: ClockSet::default() };
             let reasons = plan(&Policy::parse(&text).unwrap(), &given);
             let give_way = given.may_give_way();
@@ -330,6 +358,7 @@ mod tests {
                 let theirs = snapshot.kind == SnapshotKind::Manual
                     || snapshot.kept
                     || needed(at)
+                    || marks(&at)
                     || (snapshot.counts() && last && snapshot.pins.is_none() && now.secs - snapshot.time.secs < 14 * 86_400);
                 if theirs {
                     prop_assert!(reasons[at].is_some() && !give_way.contains(&at), "{} goes: {:?}", at, snapshot);
@@ -338,6 +367,12 @@ mod tests {
                 if default && snapshot.time.secs > now.secs {
                     prop_assert!(reasons[at].is_some());
                 }
+            }
+            // Who asks for it is spared what they marked by the rules that say so.
+            let policy = Policy::parse(&text).unwrap();
+            let by_hand = plan(&policy, &Given { unasked: false, ..given });
+            for at in (0..snapshots.len()).filter(marks) {
+                prop_assert!(by_hand[at].is_some() || !(policy.labelled || policy.manual), "{} goes", at);
             }
             if snapshots.iter().any(SnapshotRecord::counts) {
                 prop_assert!(reasons.iter().any(Option::is_some), "everything goes");

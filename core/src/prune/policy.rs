@@ -36,9 +36,9 @@ pub(crate) struct Policy {
     pub(crate) daily: Option<u64>,
     /// … weeks.
     pub(crate) weekly: Option<u64>,
-    /// Those with a label.
+    /// Those with a label, but for the one that a branch gives its base.
     pub(crate) labelled: bool,
-    /// Those taken by hand.
+    /// Those taken or marked by hand.
     pub(crate) manual: bool,
     /// No more bytes than this.
     pub(crate) max_size: Option<u64>,

@@ -100,9 +100,11 @@ impl Finder<'_> {
                 }
                 return Ok((dir.to_owned(), identity, found));
             }
+            if nearest_git.is_some() || std::fs::symlink_metadata(dir.join(".git")).is_err() {
+                continue;
+            }
             // Who keeps their home directory in Git does not mean all of it in each directory below.
-            let passed_over = dir != path && too_much(dir, self.user_home);
-            if nearest_git.is_some() || passed_over || std::fs::symlink_metadata(dir.join(".git")).is_err() {
+            if dir != path && too_much(dir, self.user_home) {
                 continue;
             }
             match self.stranger(dir, path).filter(|_| dir != path) {
@@ -194,9 +196,13 @@ const SYSTEM: [&str; 21] = [
     "/opt", "/run", "/sbin", "/srv", "/tmp", "/usr", "/var", "/var/tmp",
 ];
 
-/// Whether a directory holds the user's whole home directory, or the system.
+/// Whether a directory, given by its canonical path, holds the user's whole home directory, or the system. Some of the system's are links
+/// to others: `/bin` to `/usr/bin`, mostly.
 pub(crate) fn too_much(dir: &Path, user_home: Option<&Path>) -> bool {
-    SYSTEM.iter().any(|system| dir == Path::new(system)) || user_home.is_some_and(|home| home.starts_with(dir))
+    let is_the_systems = || SYSTEM.iter().any(|system| std::fs::canonicalize(system).is_ok_and(|there| there == dir));
+    SYSTEM.iter().any(|system| dir == Path::new(system))
+        || user_home.is_some_and(|home| home.starts_with(dir))
+        || is_the_systems()
 }
 
 /// Whether what is in a directory are no files but answers of the kernel: `/proc`, `/sys` and their like. To read one may do
@@ -233,6 +239,10 @@ mod tests {
         for directory in ["/etc", "/tmp", "/var/tmp", "/mnt", "/media", "/dev/shm", "/usr", "/home"].map(Path::new) {
             assert!(too_much(directory, None), "{}", directory.display());
             assert!(!too_much(&directory.join("mine"), None), "{}", directory.display());
+        }
+        // However they are named, where they are links.
+        for directory in SYSTEM.iter().filter_map(|directory| std::fs::canonicalize(directory).ok()) {
+            assert!(too_much(&directory, None), "{}", directory.display());
         }
         let told = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/SEMANTICS.md")).unwrap();
         let told = told.lines().find(|line| line.contains("the system's own directories (")).unwrap();

@@ -112,6 +112,11 @@ impl Run {
         (by.unsigned_abs() > EVERY.unsigned_abs()).then_some(Jump { by, after: self.seq, until, half })
     }
 
+    /// Whether the machine was started anew since, as far as can be told.
+    fn is_of_another_start(&self, up: Option<&(String, i64)>) -> bool {
+        self.up.as_ref().zip(up).is_some_and(|((then, _), (boot, _))| then != boot)
+    }
+
     /// That one, beside those that are known.
     fn with(&self, jump: Option<Jump>) -> ClockSet {
         let mut jumps = self.set.0.clone();
@@ -126,8 +131,9 @@ impl Run {
 pub(crate) fn is_due(workspace: &Workspace) -> bool {
     let (now, up) = clock(workspace);
     match last(workspace) {
-        // After the clock was set back, the next run sets it right.
-        Some(last) => !(0..EVERY).contains(&now.saturating_sub(last.at)),
+        // After the clock was set back, the next run sets it right. Nor is an hour waited for after a start of the machine: how far the clock
+        // is set from now on can only be told from a run since.
+        Some(last) => !(0..EVERY).contains(&now.saturating_sub(last.at)) || last.is_of_another_start(up.as_ref()),
         // There is nothing to prune yet: the first hour begins here.
         None => {
             let _ = write(workspace, &Run { at: now, up, ..Run::default() });

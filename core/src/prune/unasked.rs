@@ -1,4 +1,4 @@
-//! Retention that nobody asked for: at most once an hour, in the background's process behind a snapshot; and at once where an automatic
+//! Retention that nobody asked for: at most once an hour, and once after each start of the machine, in the background's process behind a snapshot; and at once where an automatic
 //! capture finds the disk too full.
 //!
 //! It takes no snapshot of a workspace whose timeline has lines that cannot be read. It never takes what is a person's own (taken by hand, labelled, pinned), what a branch, a view or an undo needs, the newest, or for 14 days the

@@ -32,6 +32,16 @@ impl Machine {
         behind(&self.lab);
     }
 
+    /// It is started anew: what was written down is of another start.
+    fn starts_anew(&self) {
+        let file = self.lab.folder().join("pruned");
+        let text = std::fs::read_to_string(&file).unwrap();
+        let (first, rest) = text.split_once('\n').unwrap();
+        let (_, since) = rest.split_once(' ').unwrap();
+        std::fs::write(&file, format!("{first}\nthe-start-before {since}")).unwrap();
+        self.up.store(10, Ordering::Relaxed);
+    }
+
     fn set_clock(&self, by: i64) {
         self.lab.wait(by);
     }
@@ -62,6 +72,18 @@ fn one_that_is_put_right_prunes_nothing() {
     // They are a day old now: one an hour stays, by the time that was shown then.
     machine.works(13 * 3_600);
     assert_eq!(count(&machine.lab), 5);
+}
+
+#[test]
+fn one_that_is_put_right_soon_after_a_start_prunes_nothing() {
+    let machine = Machine::new();
+    (0..2).for_each(|_| machine.works(60));
+    machine.starts_anew();
+    (0..4).for_each(|_| machine.works(5));
+    machine.set_clock(3 * DAY);
+    machine.works(5);
+    // Seconds ago by the machine, and days by the clock.
+    assert_eq!(count(&machine.lab), 7);
 }
 
 #[test]

@@ -59,6 +59,13 @@ impl GcReport {
         self.actions.push(what.into());
     }
 
+    /// As [`Self::did`], of so many of what is called so, one and several; of none nothing is said.
+    pub(crate) fn did_remove(&mut self, removed: u64, [one, many]: [&str; 2], why: &str) {
+        if removed > 0 {
+            self.did(format!("removed {}{why}", text::count(removed, one, many)));
+        }
+    }
+
     /// Takes note of what went wrong with some of many, such as records that cannot be read.
     fn tell(&mut self, errors: &[Error]) {
         let hint = |error: &Error| error.hint.as_ref().map_or_else(String::new, |hint| format!("; {hint}"));
@@ -66,7 +73,7 @@ impl GcReport {
     }
 
     /// Takes note of a step's failure; only a wish to stop stops everything.
-    fn note(&mut self, what: &str, outcome: Result<()>) -> Result<()> {
+    pub(crate) fn note(&mut self, what: &str, outcome: Result<()>) -> Result<()> {
         match outcome {
             Err(error) if error.kind == ErrorKind::Cancelled => Err(error),
             Err(error) => {

@@ -21,7 +21,6 @@ use crate::prune::size::fewest;
 use crate::prune::{NOTICED, Policy, runs};
 use crate::record::{SnapshotKind, SnapshotRecord};
 use crate::state::State;
-use crate::text::count;
 use crate::timeline::TimelineReport;
 use crate::workspace::Workspace;
 
@@ -46,7 +45,7 @@ pub(crate) struct Free<'a> {
 }
 
 impl Workspace {
-    /// Does what is due. Behind a snapshot: nobody waits for it.
+    /// Does what is due, each step as far as it can, whatever became of the others. Behind a snapshot: nobody waits for it.
     pub(crate) fn prune_if_due(&self, report: &mut GcReport) -> Result<()> {
         let Some(_lock) = Lock::try_take(&self.folder().join("prune.lock"), true)? else { return Ok(()) };
         if !runs::is_due(self) {
@@ -54,31 +53,28 @@ impl Workspace {
         }
         // First, so that whatever becomes of this run the next one is an hour away.
         runs::begin(self)?;
-        let finished = self.finish_removals(report).and(self.finish_branches_made_once(report));
+        let outcome = self.finish_removals(report);
+        report.note("finishing removals", outcome)?;
+        let outcome = self.finish_branches_made_once(report);
+        report.note("taking away branches of commands that have ended", outcome)?;
         let config = self.config()?;
-        let removed = self.prune_unasked(&config)?.unwrap_or(0);
-        if removed > 0 {
-            report.did(format!(
-                "removed {} that the retention policy does not keep",
-                count(removed, "automatic snapshot", "automatic snapshots")
-            ));
-        }
-        self.compress_closed(report)?;
-        let removed = self.prune_recordings(&config, false)?;
-        if removed > 0 {
-            report.did(format!(
-                "removed {} that the retention policy does not keep",
-                count(removed, "recording", "recordings")
-            ));
-        }
-        let removed = self.shrink_all()?;
-        if removed > 0 {
-            report.did(format!(
-                "removed {}, as the stores took more than they may",
-                count(removed, "automatic snapshot", "automatic snapshots")
-            ));
-        }
-        finished
+        let not_kept = " that the retention policy does not keep";
+        let outcome = self.prune_unasked(&config).map(|removed| {
+            report.did_remove(removed.unwrap_or(0) as u64, ["automatic snapshot", "automatic snapshots"], not_kept);
+        });
+        report.note("applying the retention policy to snapshots", outcome)?;
+        // Before sizes are judged: what is compressed pushes less out.
+        let outcome = self.compress_closed(report);
+        report.note("compressing recordings", outcome)?;
+        let outcome = self.prune_recordings(&config, false).map(|removed| {
+            report.did_remove(removed, ["recording", "recordings"], not_kept);
+        });
+        report.note("applying the retention policy to recordings", outcome)?;
+        let outcome = self.shrink_all().map(|removed| {
+            let why = ", as the stores took more than they may";
+            report.did_remove(removed as u64, ["automatic snapshot", "automatic snapshots"], why);
+        });
+        report.note("having the stores take no more than they may", outcome)
     }
 
     /// Makes room where `lacking` says that there is too little: of recordings first, then of snapshots. Of what policies keep for its
@@ -110,9 +106,10 @@ impl Workspace {
     fn prune_recordings(&self, config: &Config, tight: bool) -> Result<u64> {
         let policy = Policy::parse_for_recordings(config.recordings_policy())?;
         let policy = if tight { policy.tightened(TIGHT) } else { policy };
-        self.remove_untrimmed(&policy)?;
+        // What of these cannot go is no reason to leave the others.
+        let untrimmed = self.remove_untrimmed(&policy);
         let (removed, _) = self.remove_recordings(&self.recording_verdicts(&policy)?)?;
-        Ok(removed)
+        untrimmed.map(|()| removed)
     }
 
     /// Removes what the policy does not keep and nobody would miss; gives how many, as [`Self::remove_free`].

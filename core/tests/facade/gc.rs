@@ -1,4 +1,5 @@
 use crate::lab::Lab;
+use crate::prune::{auto, behind, ids};
 use ah_core::{
     Access, BranchOptions, Durability, Error, ErrorKind, GcOptions, PruneOptions, RestoreOptions, RmOptions,
     SnapshotFilter, SnapshotOptions,
@@ -94,22 +95,40 @@ fn what_a_killed_removal_left_goes_behind_within_an_hour() {
     let lab = Lab::new();
     let taken = lab.step("a", "1");
     lab.step("a", "2");
-    let behind = || {
-        let report = lab.open().gc(&GcOptions { auto: true }).unwrap();
-        assert!(report.failures.is_empty(), "{report:?}");
-        report.actions
-    };
-    behind();
+    behind(&lab);
     // Off the timeline, and its provider has it still.
     lab.fake.destroys_fail.store(true, Ordering::Relaxed);
     lab.open().rm(&["@{1}".into()], &RmOptions::default()).unwrap_err();
     lab.fake.destroys_fail.store(false, Ordering::Relaxed);
     lab.wait(3_000);
-    assert_eq!(behind(), [""; 0], "stores are not looked through each time");
+    assert_eq!(behind(&lab), [""; 0], "stores are not looked through each time");
     lab.wait(600);
-    let actions = behind();
+    let actions = behind(&lab);
     assert!(actions.len() == 1 && actions[0].contains(taken.id.as_str()), "{actions:?}");
     assert!(gc(&lab).actions.is_empty());
+}
+
+#[test]
+fn a_step_that_fails_behind_a_snapshot_keeps_no_other_from_being_done() {
+    let mut lab = Lab::new();
+    lab.settings.environment.insert("prune.recordings".into(), "keep-last=0".into());
+    lab.settings.environment.insert("prune.max-size".into(), "1B".into());
+    (0..3).for_each(|_| drop(auto(&lab, 60)));
+    behind(&lab);
+    let record = || {
+        let (recording, mut file) = lab.open().begin_recording().unwrap();
+        std::io::Write::write_all(&mut file, b"[0.1, \"o\", \"x\"]\n").unwrap();
+        recording.path
+    };
+    let [.., last] = [record(), record(), record()];
+    // In the way of what the last one, which stays, is compressed to.
+    fs::create_dir(last.with_extension("cast.gz")).unwrap();
+    let newest = auto(&lab, 4_000);
+    let report = lab.open().gc(&GcOptions { auto: true }).unwrap();
+    assert!(matches!(report.failures.as_slice(), [failure] if failure.contains("compress")), "{report:?}");
+    let left = lab.open().recordings(&ah_core::SessionName::main()).unwrap();
+    assert_eq!(left.into_iter().map(|recording| recording.path).collect::<Vec<_>>(), [last]);
+    assert_eq!(ids(&lab), [newest]);
 }
 
 #[test]

@@ -63,6 +63,9 @@ impl Workspace {
             report.did_remove(removed.unwrap_or(0) as u64, ["automatic snapshot", "automatic snapshots"], not_kept);
         });
         report.note("applying the retention policy to snapshots", outcome)?;
+        // What undoes a restore is of use as long as what it goes back to is there.
+        let outcome = self.forget_plans_if_free(report);
+        report.note("clearing up after restores", outcome)?;
         // Before sizes are judged: what is compressed pushes less out.
         let outcome = self.compress_closed(report);
         report.note("compressing recordings", outcome)?;

@@ -11,6 +11,8 @@ use super::clean::clean;
 use super::plan::Ground;
 use super::scope::STAGING_PREFIX;
 use super::standing::Outcomes;
+use crate::gc::GcReport;
+use crate::lock::Lock;
 use crate::text;
 use crate::timeline::{Event, EventBody};
 use crate::workspace::Workspace;
@@ -27,19 +29,27 @@ impl Workspace {
             done.extend(cleared.into_iter().map(left));
             failures = failed;
         }
-        if !all_asked {
-            return Ok((done, failures));
-        }
-        let there: HashSet<String> =
-            self.state()?.snapshots.into_iter().map(|record| record.id.as_str().to_owned()).collect();
-        let count = self.journals().forget_ended(|journal| there.contains(journal.back.id.as_str()))?;
-        if count > 0 {
-            done.push(format!(
-                "removed {} whose snapshots are gone",
-                text::count(count, "plan of a restore", "plans of restores")
-            ));
-        }
+        done.extend(self.forget_plans(all_asked)?);
         Ok((done, failures))
+    }
+
+    /// What of that is due behind snapshots, unless somebody restores just now.
+    pub(crate) fn forget_plans_if_free(&self, report: &mut GcReport) -> Result<()> {
+        let Some(_lock) = Lock::try_take(&self.folder().join("restore.lock"), true)? else { return Ok(()) };
+        self.forget_plans(false)?.into_iter().for_each(|done| report.did(done));
+        Ok(())
+    }
+
+    /// Removes the journals whose snapshots are gone, and says how many: all that are not on the timeline if `all_asked`, else those that were
+    /// taken off it. One whose folder is left in the workspace stays: it says what that is. Needs the restore lock.
+    fn forget_plans(&self, all_asked: bool) -> Result<Option<String>> {
+        let state = self.state()?;
+        let there: HashSet<&SnapshotId> = state.snapshots.iter().map(|record| &record.id).collect();
+        let keep = |id: &SnapshotId| if all_asked { there.contains(id) } else { !state.removed.contains(id) };
+        let is_left = |restore: &str| self.root().join(format!("{STAGING_PREFIX}{restore}")).symlink_metadata().is_ok();
+        let count = self.journals().forget_ended(|journal| keep(&journal.back.id) || is_left(&journal.restore))?;
+        let plans = || text::count(count, "plan of a restore", "plans of restores");
+        Ok((count > 0).then(|| format!("removed {} whose snapshots are gone", plans())))
     }
 
     /// Snapshots that restores need: true for those of running and interrupted ones, and of those in place that may not be on disk; false

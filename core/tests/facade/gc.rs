@@ -1,8 +1,8 @@
 use crate::lab::Lab;
-use crate::prune::{auto, behind, ids};
+use crate::prune::{auto, behind, by, ids};
 use ah_core::{
     Access, BranchOptions, Durability, Error, ErrorKind, GcOptions, PruneOptions, RestoreOptions, RmOptions,
-    SnapshotFilter, SnapshotOptions,
+    SnapshotFilter, SnapshotOptions, UndoOptions,
 };
 use std::fs;
 use std::path::PathBuf;
@@ -129,6 +129,32 @@ fn a_step_that_fails_behind_a_snapshot_keeps_no_other_from_being_done() {
     let left = lab.open().recordings(&ah_core::SessionName::main()).unwrap();
     assert_eq!(left.into_iter().map(|recording| recording.path).collect::<Vec<_>>(), [last]);
     assert_eq!(ids(&lab), [newest]);
+}
+
+#[test]
+fn plans_of_restores_go_behind_within_an_hour_of_their_snapshots() {
+    let lab = Lab::new();
+    (0..2).for_each(|n| drop(lab.step("a", &n.to_string())));
+    behind(&lab);
+    for n in 0..3 {
+        lab.write("a", &format!("edited {n}"));
+        lab.open().restore("@{1}", &RestoreOptions::default()).unwrap();
+    }
+    let plans = || fs::read_dir(lab.folder().join("sessions/main/restores")).unwrap().count();
+    lab.open().prune(&by("keep-last=2"), &mut |_| Ok(())).unwrap();
+    assert_eq!((ids(&lab).len(), plans()), (3, 3));
+    // Somebody restores: that is not waited for.
+    let restoring = fs::File::options().write(true).open(lab.folder().join("restore.lock")).unwrap();
+    rustix::fs::flock(&restoring, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    lab.wait(4_000);
+    assert_eq!((behind(&lab), plans()), (Vec::new(), 3));
+    drop(restoring);
+    lab.wait(4_000);
+    let actions = behind(&lab);
+    assert!(matches!(actions.as_slice(), [action] if action.contains("2 plans of restores")), "{actions:?}");
+    // What the last one's undo needs is there.
+    assert_eq!(plans(), 1);
+    lab.open().undo(&UndoOptions::default()).unwrap();
 }
 
 #[test]

@@ -70,6 +70,17 @@ impl Given<'_> {
         self.clock.age(self.now, snapshot.seq, snapshot.time)
     }
 
+    /// How long ago it was that somebody had reason to come back to it, in nanoseconds; none: it stands for no prompt. It may be older than the
+    /// last prompt that it stands for.
+    fn stands(&self, snapshot: &SnapshotRecord) -> Option<i128> {
+        let age = self.age(snapshot);
+        match self.prompts.keepers.get(&snapshot.id) {
+            Some(Some((seq, time))) => Some(age.min(self.clock.age(self.now, *seq, *time))),
+            Some(None) => Some(age),
+            None => (snapshot.kind == SnapshotKind::Safety).then_some(age),
+        }
+    }
+
     /// The newest that counts: no policy takes all there is, as a clock that jumped ahead makes everything old.
     fn newest(&self) -> Option<usize> {
         self.snapshots.iter().rposition(SnapshotRecord::counts)
@@ -108,8 +119,8 @@ pub(super) fn plan(policy: &Policy, given: &Given<'_>) -> Vec<Option<String>> {
             keep(at, if pins && policy.pinning.is_some() { "keep-pinning" } else { "keep-within" });
         }
         // What a restore saved is as good as a prompt: whoever comes back after a week-end may want it.
-        let stands = given.prompts.keepers.contains(&snapshot.id) || snapshot.kind == SnapshotKind::Safety;
-        if stands && !pins && policy.prompts.is_some_and(|prompts| age <= prompts) {
+        let stands = given.stands(snapshot).filter(|_| !pins);
+        if stands.zip(policy.prompts).is_some_and(|(since, prompts)| since <= prompts) {
             keep(at, "keep-prompts");
         }
         // What a person marked is theirs, whoever took it; the label that a branch gives its own base is no mark.
@@ -256,6 +267,15 @@ mod tests {
         // A prompt that names none is stood for by the nearest before it.
         let events = [prompt(10, "s", None), prompt(20, "s", None), prompt(30, "s", None)];
         assert_eq!(kept(DEFAULT, &snapshots, &events), [23, 41, 42]);
+    }
+
+    #[test]
+    fn what_stands_for_a_prompt_stays_as_long_as_that_one_is_young() {
+        let of = |number, days: i64| taken(number, NOW - days * 24 * HOURS, SnapshotKind::Auto);
+        let snapshots = [of(1, 41), of(2, 40), of(3, 39), of(4, 0)];
+        let asked = |days: i64| Moment { time: at(NOW - days * 24 * HOURS), ..prompt(10, "s", Some(2)) };
+        assert_eq!(kept(DEFAULT, &snapshots, &[asked(13)]), [2, 4]);
+        assert_eq!(kept(DEFAULT, &snapshots, &[asked(15)]), [4]);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! a restore or a branch took for itself; ids and labels do not.
 //!
 //! A moment means the snapshot that shows the workspace as it was then, else the nearest one before it, or the one that all files were put
-//! back to since. A snapshot that was taken for a moment counts from that moment on: it was taken behind it, when nothing had changed yet.
+//! back to since (`before`). A snapshot that was taken for a moment counts from that moment on: it was taken behind it, when nothing had changed yet.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,10 +16,9 @@ use crate::ids::{SessionName, looks_like_id};
 use crate::moments::{self, Moment, MomentKind, MomentRecord, Point};
 use crate::record::SnapshotRecord;
 use crate::refs::parse::{Parsed, When, parse};
-use crate::rewind::is_undone;
+use crate::refs::{Before, PutBack};
 use crate::state::State;
 use crate::text::shell;
-use crate::timeline::EventBody;
 
 /// From how alike a label is to a name that nothing has it is worth asking about, of 1.
 const ALIKE: f64 = 0.8;
@@ -69,8 +68,11 @@ impl Resolver<'_> {
             Named::Snapshot(snapshot) => Ok(self.point_of(snapshot)),
             Named::Moment(moment) => {
                 let exact = moment.record.exact().and_then(|id| self.state.snapshot(id));
-                let found = exact.or_else(|| self.before(moment.seq));
-                let snapshot = found.ok_or_else(|| self.nothing_before(text, moment))?;
+                let snapshot = match exact.map_or_else(|| self.before(moment.seq), Before::Snapshot) {
+                    Before::Snapshot(snapshot) => snapshot,
+                    Before::Removed(target) => return Err(self.removed_before(target, moment)),
+                    Before::Nothing => return Err(self.nothing_before(text, moment)),
+                };
                 let (snapshot, moment) = (snapshot.clone(), Some(moment.clone()));
                 Ok(Point { exact: exact.is_some(), snapshot, moment, named: true })
             }
@@ -106,8 +108,20 @@ impl Resolver<'_> {
             return not_found(format!("{text} names the moment {id}, before which there is no snapshot"));
         };
         let message = format!("the snapshot {lost} of {id} was removed, and there is none before it");
-        let error = Error::new(ErrorKind::FailedPrecondition, message);
-        match self.counting().find(|snapshot| snapshot.session == moment.session) {
+        self.with_nearest(Error::new(ErrorKind::FailedPrecondition, message), moment)
+    }
+
+    /// All files had been put back to a snapshot by that moment which is not there any more.
+    fn removed_before(&self, target: &SnapshotId, moment: &Moment) -> Error {
+        let id = &moment.record.id;
+        let message = format!("before {id} all files were put back to the snapshot {target}, which was removed since");
+        self.with_nearest(Error::new(ErrorKind::FailedPrecondition, message), moment)
+    }
+
+    /// What can be used in place of a moment's snapshot that was removed, where nothing before it can.
+    fn with_nearest(&self, error: Error, moment: &Moment) -> Error {
+        let mut own = self.counting().filter(|snapshot| snapshot.session == moment.session);
+        match own.find(|snapshot| snapshot.seq > moment.seq) {
             Some(next) => error.with_hint(format!(
                 "the nearest that is left is of {}, after it: use {} in its place",
                 (self.named)(next.time),
@@ -185,26 +199,10 @@ impl Resolver<'_> {
         })
     }
 
-    /// The snapshot that was taken last before, or that all files were put back to since.
-    fn before(&self, seq: u64) -> Option<&SnapshotRecord> {
+    /// What shows the workspace as it was at a place where no snapshot was taken.
+    fn before(&self, seq: u64) -> Before<'_> {
         let taken = self.counting().rev().find(|snapshot| snapshot.seq <= seq);
-        let all = &self.state.events;
-        let events = &all[..all.partition_point(|event| event.seq < seq)];
-        let done = |restore: &str| {
-            let ends = events.iter().rev().filter_map(|event| match &event.body {
-                EventBody::RestoreEnd(end) if end.restore == restore => Some(end.outcome == "done"),
-                _ => None,
-            });
-            ends.into_iter().next().unwrap_or(false)
-        };
-        let since = taken.map_or(0, |taken| taken.seq);
-        let put_back = events.iter().rev().filter(|event| event.seq >= since).find_map(|event| {
-            let EventBody::RestoreBegin(begin) = &event.body else { return None };
-            let whole = begin.undoes.is_none() && begin.paths.is_empty() && done(&begin.restore);
-            let target = self.snapshots().find(|snapshot| snapshot.id == begin.target)?;
-            (whole && !is_undone(events, &begin.restore)).then_some(target)
-        });
-        put_back.or(taken)
+        PutBack::of(&self.state.events, &self.state.snapshots).before(seq, taken)
     }
 
     fn by_id(&self, text: &str) -> Option<Named<'_>> {

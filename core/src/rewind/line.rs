@@ -28,7 +28,7 @@ pub(crate) enum With {
 impl With {
     /// Whether a going back counts. One of files that was taken back (`undo`) moved them to nowhere else.
     fn counts(self, rewind: &Rewind, events: &[Event]) -> bool {
-        let of_files = || rewind.restore.as_deref().is_none_or(|restore| !is_undone(events, restore));
+        let of_files = || rewind.restore.as_deref().is_none_or(|restore| !is_undone(events.iter(), restore));
         match self {
             Self::Any => rewind.method.is_some() || of_files(),
             Self::Conversation => rewind.method.is_some(),
@@ -142,9 +142,9 @@ fn is_prompt(moment: &Moment) -> bool {
 }
 
 /// Whether a restore does not count any more: it was taken back, and that was not.
-pub(crate) fn is_undone(events: &[Event], restore: &str) -> bool {
+pub(crate) fn is_undone<'a>(events: impl DoubleEndedIterator<Item = &'a Event> + Clone, restore: &str) -> bool {
     // The last: one that was interrupted is finished by another.
-    let undone = events.iter().rev().find_map(|event| match &event.body {
+    let undone = events.clone().rev().find_map(|event| match &event.body {
         EventBody::RestoreBegin(begin) if begin.undoes.as_deref() == Some(restore) => Some(begin.restore.as_str()),
         _ => None,
     });

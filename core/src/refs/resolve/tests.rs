@@ -224,6 +224,16 @@ fn a_moment_after_all_was_put_back_means_what_it_was_put_back_to() {
         let resolver = Resolver { began: Some(at(0)), now: at(20), ..plain(&state) };
         assert_eq!(resolver.point(text).unwrap().snapshot.id.as_str(), snapshot, "{text} by {last}");
     }
+    // Where what it was put back to is gone, it means nothing that was put away by that.
+    let body = EventBody::Remove { snapshots: vec![SnapshotId::new("kkkkkkkkkkkk").unwrap()], by: "rm".into() };
+    report.events.push(Event { seq: 28, time: at(20), session: SessionName::main(), body });
+    report.events.push(record("nnnnnnnnnnnn", 21, None, SnapshotKind::Auto, "main", 29));
+    let state = State::of(report);
+    let resolver = Resolver { began: Some(at(0)), now: at(30), ..plain(&state) };
+    let error = resolver.resolve("xxxxkkkkkkkk").unwrap_err();
+    assert!(error.kind == ErrorKind::FailedPrecondition && error.message.contains("kkkkkkkkkkkk"), "{error:?}");
+    assert!(error.hint.unwrap().contains("nnnnnnnnnnnn"));
+    assert_eq!(resolver.resolve("wwwwkkkkkkkk").unwrap().id.as_str(), "mmmmmmmmmmmm");
 }
 
 #[test]

@@ -180,6 +180,14 @@ impl App {
         Ok(workspace)
     }
 
+    /// After a command that was refused: a directory that became a workspace for it is none again, unless something was kept.
+    pub(crate) fn take_back_new(&self) {
+        if let Some(engine) = self.engine.get() {
+            // What cannot be taken back is as it would be after a command that did something.
+            let _ = engine.take_back_new();
+        }
+    }
+
     /// As [`App::workspace`], for who asks for something that no directory has in which nothing was ever captured: then `absent` is what is wrong,
     /// and `remedy`, if there is a better one than a snapshot, what helps.
     pub(crate) fn workspace_with(&self, absent: &str, remedy: Option<&str>) -> Result<Workspace> {

@@ -61,6 +61,9 @@ pub(crate) fn run(cli: Cli, env: Env) -> Outcome {
     let interrupted = if passed_on { Arc::default() } else { interrupt::listen() };
     let app = App::new(globals, env, interrupted)?;
     let outcome = dispatch(&app, command.as_ref());
+    if outcome.is_err() {
+        app.take_back_new();
+    }
     app.tell_notices();
     outcome
 }

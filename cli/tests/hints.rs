@@ -51,6 +51,31 @@ fn where_nothing_was_captured_what_is_asked_for_is_named() {
 }
 
 #[test]
+fn a_first_command_that_is_refused_makes_no_workspace() {
+    let world = World::on_git();
+    let known = || fs::read_dir(world.path("state/workspaces")).map_or(0, Iterator::count);
+    world.write("f", "1");
+    world.write("inside/f", "1");
+    for (line, code) in [
+        (&["agent", "fs", "snapshot", "-m", "a\tb"][..], 2),
+        (&["moment", "-m", "a\tb"], 2),
+        (&["agent", "fs", "branch", "--name", "x/y"], 2),
+        (&["agent", "fs", "branch", "--at", "/nonexistent/x"], 3),
+        (&["--provider", "nosuch", "agent", "fs", "snapshot"], 5),
+    ] {
+        says(&world, &world.root(), line, code, &[]);
+        assert_eq!(known(), 0, "{line:?}");
+    }
+    // What the guard says can be done.
+    assert_eq!(world.run(["config", "set", "capture.max-entries", "2"]).code, 0);
+    let snapshot = ["agent", "fs", "snapshot"];
+    says(&world, &world.root(), &snapshot, 4, &["work in a directory inside it"]);
+    assert_eq!(known(), 0);
+    says(&world, &world.root().join("inside"), &snapshot, 0, &[]);
+    assert_eq!(known(), 1);
+}
+
+#[test]
 fn the_workspace_around_a_repository_is_named() {
     let world = World::new();
     let inner = world.root().join("inner repository");

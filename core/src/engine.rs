@@ -8,6 +8,7 @@ use ah_plugin_api::Result;
 
 use crate::config::Config;
 use crate::home::Home;
+use crate::ids::WorkspaceId;
 use crate::notice::Notice;
 use crate::providers::{ProviderSet, ServedProvider};
 use crate::settings::Settings;
@@ -35,6 +36,8 @@ pub(crate) struct Inner {
     pub(crate) plugins: OnceLock<ProviderSet>,
     pub(crate) helped: OnceLock<Vec<ServedProvider>>,
     notices: Mutex<Vec<Notice>>,
+    /// The workspaces that it registered, to be taken back if nothing comes of them (`fresh`).
+    pub(crate) made: Mutex<Vec<WorkspaceId>>,
 }
 
 impl Engine {
@@ -45,7 +48,8 @@ impl Engine {
     pub fn open(settings: Settings) -> Result<Self> {
         let home = Home::open(&settings.home, settings.user_home.as_deref())?;
         let notices = Mutex::default();
-        let inner = Inner { settings, home, plugins: OnceLock::new(), helped: OnceLock::new(), notices };
+        let (plugins, helped) = (OnceLock::new(), OnceLock::new());
+        let inner = Inner { settings, home, plugins, helped, notices, made: Mutex::default() };
         Ok(Self { inner: Arc::new(inner) })
     }
 

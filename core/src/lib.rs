@@ -31,6 +31,7 @@ mod edit;
 mod engine;
 pub mod exec;
 mod forget;
+mod fresh;
 mod fsio;
 mod gc;
 mod home;

@@ -3,7 +3,7 @@
 //! A lock is an flock: the kernel lets go of it when its holder dies, so a dead holder blocks nobody. Who holds it, for the message that a
 //! waiting person gets, says `/proc/locks`: nothing is written to a lock's file. Locks are taken in this order and
 //! never the other way round: one of `gc`, `agents`, `late`, `seen`; capture; prune; room; restore; stays; one of recordings, leases, orphans;
-//! home; timeline. Who forgets a workspace takes `recordings`, then `orphans`. Who wants `stays` alone without being asked waits two seconds at most.
+//! home; timeline. Who forgets a workspace takes `recordings`, then `orphans`. `new` (`fresh`) is only tried. Who wants `stays` alone without being asked waits two seconds at most.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -64,6 +64,13 @@ impl Lock {
     /// Makes the file of a lock that is not there yet, best effort: on a full disk it could not be.
     pub(crate) fn prepare(path: &Path) {
         let _ = open(path);
+    }
+
+    /// Takes the lock of a file that is there, shared; none if somebody holds it alone.
+    pub(crate) fn share(path: &Path) -> Result<Option<Self>> {
+        let opened = OpenOptions::new().read(true).custom_flags(NOFOLLOW_NONBLOCK).open(path);
+        let file = opened.map_err(|e| failed("open the lock", path, &e))?;
+        Ok(try_lock(&file, false).map_err(|e| failed("lock", path, &e))?.then_some(Self { _file: file }))
     }
 
     /// Takes the lock if it is free.

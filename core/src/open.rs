@@ -1,6 +1,7 @@
 //! Opening the workspace of a path: found, registered, followed when it moved, adopted.
 
 use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 
 use ah_plugin_api::{Durability, Error, ErrorKind, ProviderName, Result};
 
@@ -8,6 +9,7 @@ use crate::attend::{is_dead, is_place, look_alive};
 use crate::background;
 use crate::branch;
 use crate::engine::{Access, Engine};
+use crate::fresh;
 use crate::fsio;
 use crate::ids::{BranchId, WorkspaceId, letters};
 use crate::lock::Lock;
@@ -62,8 +64,10 @@ impl Engine {
             }
             found => found?,
         };
-        if let Found::Same(record) | Found::Elsewhere(record) = found {
-            return Ok(self.handle(record, root));
+        if let Found::Same(record) | Found::Elsewhere(record) = found
+            && let Some(workspace) = self.opened(record, root)
+        {
+            return Ok(workspace);
         }
         match self.find_and_write_down(path, access) {
             // Who only asks for what there is, or makes room, needs nothing written down.
@@ -79,7 +83,7 @@ impl Engine {
         let index = Index::refresh(self.home())?;
         let (root, identity, found) = self.find_in(path, &index)?;
         match found {
-            Found::Same(record) | Found::Elsewhere(record) => Ok(self.handle(record, root)),
+            Found::Same(record) | Found::Elsewhere(record) => self.opened(record, root).ok_or_else(removed),
             Found::Renumbered(record) => {
                 let record = self.relocate(&record, &root, identity)?;
                 Ok(self.handle(record, root))
@@ -98,7 +102,8 @@ impl Engine {
                 index.need_all()?;
                 self.guard(&root, access)?;
                 let record = self.register(&root, identity, None)?;
-                Ok(self.handle(record, root))
+                self.inner.made.lock().unwrap_or_else(PoisonError::into_inner).push(record.id.clone());
+                self.opened(record, root).ok_or_else(removed)
             }
         }
     }
@@ -234,8 +239,9 @@ impl Engine {
         })
     }
 
-    /// Puts away a workspace that another one's timeline is to take the place of, if it has nothing to lose.
-    fn give_up(&self, record: WorkspaceRecord, root: &Path) -> Result<()> {
+    /// Puts away a workspace that another one's timeline is to take the place of, or of which nothing came, if it has nothing to lose; gives where
+    /// to. The registry is locked.
+    pub(crate) fn give_up(&self, record: WorkspaceRecord, root: &Path) -> Result<PathBuf> {
         let (id, is_branch) = (record.id.clone(), record.branch.is_some());
         let workspace = self.handle(record, root.to_owned());
         // Not waited for: who takes a snapshot may wait for the registry.
@@ -265,7 +271,8 @@ impl Engine {
         fsio::make_dir(&trash)?;
         let aside = trash.join(format!("workspace-{id}-{}", letters(&self.settings().ids)));
         let folder = self.home().workspace(id.as_str());
-        std::fs::rename(&folder, &aside).map_err(|e| fsio::failed("move away", &folder, &e))
+        std::fs::rename(&folder, &aside).map_err(|e| fsio::failed("move away", &folder, &e))?;
+        Ok(aside)
     }
 
     /// The root, its identity, and what is known of it. Writes nothing but caches.
@@ -342,7 +349,7 @@ impl Engine {
     }
 
     pub(crate) fn handle(&self, record: WorkspaceRecord, root: PathBuf) -> Workspace {
-        Workspace { engine: self.clone(), id: record.id.clone(), root, record }
+        Workspace { engine: self.clone(), id: record.id.clone(), root, record, fresh: None }
     }
 
     /// The handle of a registered workspace by its id.
@@ -382,6 +389,9 @@ impl Engine {
         let folder = self.home().workspace(record.id.as_str());
         if !fsio::make_dir(&folder)? {
             return Err(Error::new(ErrorKind::Internal, format!("the id {} is taken already", record.id)));
+        }
+        if record.branch.is_none() {
+            fresh::mark(&folder);
         }
         // What reads only needs it to be there, also when nothing can be written any more.
         fsio::make_dir(&self.home().join("mounts"))?;
@@ -439,7 +449,7 @@ impl Engine {
 
     fn rewrite(&self, id: &WorkspaceId, change: impl FnOnce(&mut WorkspaceRecord)) -> Result<WorkspaceRecord> {
         let Some(mut doc) = registry::load(self.home(), id.as_str())? else {
-            return Err(Error::new(ErrorKind::Conflict, "the workspace was removed this moment"));
+            return Err(removed());
         };
         change(&mut doc.value);
         registry::save(self.home(), &doc)?;
@@ -505,6 +515,10 @@ fn nothing_can_be_written(error: &Error) -> bool {
     use rustix::io::Errno;
     let full = [Errno::NOSPC, Errno::DQUOT, Errno::ROFS].map(Errno::raw_os_error);
     error.errno.is_some_and(|errno| full.contains(&errno))
+}
+
+fn removed() -> Error {
+    Error::new(ErrorKind::Conflict, "the workspace was removed this moment").with_hint("repeat the command")
 }
 
 /// What the hint begins with where nothing was captured yet.

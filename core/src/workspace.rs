@@ -34,6 +34,8 @@ pub struct Workspace {
     pub(crate) id: WorkspaceId,
     pub(crate) root: PathBuf,
     pub(crate) record: WorkspaceRecord,
+    /// Held as long as nothing is kept of it (`fresh`).
+    pub(crate) fresh: Option<Lock>,
 }
 
 impl Workspace {
@@ -443,6 +445,7 @@ impl Workspace {
         make: impl FnOnce(&Head) -> Vec<EventBody>,
     ) -> Result<Vec<Event>> {
         let appended = self.log().append(session, durability, make)?;
+        self.settle();
         self.tell_repaired(appended.torn);
         Ok(appended.events)
     }

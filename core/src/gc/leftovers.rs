@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use ah_plugin_api::{Error, ErrorKind, FileName, ReclaimRequest, Result};
 
 use crate::branch::{self, BranchFile, BranchState};
+use crate::fresh::is_mark;
 use crate::fsio;
 use crate::gc::GcReport;
 use crate::home::Home;
@@ -239,7 +240,7 @@ impl Workspace {
         for id in fsio::names(&home.join("workspaces"))? {
             let orphan = home.workspace(&id);
             match registry::load(home, &id) {
-                Ok(None) if fsio::names(&orphan)?.iter().all(|name| fsio::is_temp(name)) => {
+                Ok(None) if fsio::names(&orphan)?.iter().all(|name| fsio::is_temp(name) || is_mark(name)) => {
                     fsio::remove_tree(&orphan)?;
                     report.did(format!("removed the workspace {id}, which was never finished"));
                 }

@@ -8,6 +8,7 @@ mod clock;
 mod conversations;
 mod cuts;
 mod forget;
+mod fresh;
 mod gc;
 mod lab;
 mod leases;

@@ -1,0 +1,58 @@
+//! A directory that became a workspace for something that was refused.
+
+use crate::lab::{Lab, labelled};
+use ah_core::{Access, Engine};
+
+fn is_one(lab: &Lab, engine: &Engine) -> bool {
+    engine.workspace(&lab.path(), Access::Existing).is_ok()
+}
+
+#[test]
+fn is_none_again() {
+    let lab = Lab::new();
+    let engine = lab.engine();
+    let workspace = engine.workspace(&lab.path(), Access::Create).unwrap();
+    workspace.snapshot(&labelled("a\tb")).unwrap_err();
+    drop(workspace);
+    engine.take_back_new().unwrap();
+    assert!(!is_one(&lab, &lab.engine()));
+    assert!(std::fs::read_dir(lab.settings.home.join("workspaces")).unwrap().next().is_none());
+    // Then what lies below it is one of its own.
+    let below = lab.path().join("below");
+    std::fs::create_dir(&below).unwrap();
+    assert_eq!(lab.engine().workspace(&below, Access::Create).unwrap().root(), below);
+}
+
+#[test]
+fn stays_one_once_something_is_kept_of_it() {
+    let lab = Lab::new();
+    let engine = lab.engine();
+    let workspace = engine.workspace(&lab.path(), Access::Create).unwrap();
+    lab.write("a", "1");
+    workspace.snapshot(&labelled("kept")).unwrap();
+    drop(workspace);
+    engine.take_back_new().unwrap();
+    assert!(is_one(&lab, &engine) && !lab.folder().join("new").exists());
+}
+
+#[test]
+fn stays_one_while_somebody_else_works_in_it() {
+    let lab = Lab::new();
+    let engine = lab.engine();
+    drop(engine.workspace(&lab.path(), Access::Create).unwrap());
+    let other = lab.engine().workspace(&lab.path(), Access::Create).unwrap();
+    engine.take_back_new().unwrap();
+    lab.write("a", "1");
+    other.snapshot(&labelled("theirs")).unwrap();
+    assert!(is_one(&lab, &engine));
+}
+
+#[test]
+fn stays_one_for_who_did_not_make_it() {
+    let lab = Lab::new();
+    drop(lab.open());
+    let engine = lab.engine();
+    drop(engine.workspace(&lab.path(), Access::Create).unwrap());
+    engine.take_back_new().unwrap();
+    assert!(is_one(&lab, &engine));
+}

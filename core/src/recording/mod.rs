@@ -233,7 +233,7 @@ impl Workspace {
                     "what was at work in it was recorded in session {session}: `ah agent replay --session {} {number}`",
                     text::shell(session.as_str().as_ref())
                 )),
-                None => error.with_hint("ah agent record -- CMD makes one; `ah session list` shows the sessions"),
+                None => error.with_hint("ah agent record -- CMD makes one; `ah session show` lists a session's"),
             }
         })
     }

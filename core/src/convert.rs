@@ -129,14 +129,11 @@ impl Workspace {
 
     /// Says so where somebody has taken that away.
     pub(crate) fn tell_what_lacks(&self) {
-        let is_gone = |path: &PathBuf| {
-            std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
-                && mounts::at(&self.record.path).0 > 0
-        };
-        if let Some(behind) = self.record.behind().filter(is_gone) {
+        let is_lost = self.record.has_lost_behind() && mounts::at(&self.record.path).0 > 0;
+        if let Some(behind) = self.record.behind().filter(|_| is_lost) {
             let message =
                 format!("{} is gone, and with it all that was not written here since `convert`", behind.display());
-            let hint = "bring it back there; what snapshots still have of it, `ah agent fs cat` and `seek` show";
+            let hint = "bring it back there; what snapshots still have of it, `ah agent fs cat` and `seek` show; how to write it off, `ah agent fs rm --all`";
             self.engine.notify(Notice::new(NoticeKind::Other, message).with_hint(hint));
         }
     }

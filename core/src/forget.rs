@@ -4,7 +4,9 @@
 //! is held outside of its folder that goes, by a rename. What is left then lies in the trash, which `gc` empties. Until then `gc` goes on with what was begun,
 //! and so does a second try.
 
-use ah_plugin_api::{DestroyRequest, Error, ErrorKind, ListRequest, ProviderName, Result};
+use std::path::Path;
+
+use ah_plugin_api::{DestroyRequest, Error, ErrorKind, ListRequest, NOT_MOUNTED, ProviderName, Reference, Result};
 use serde::Serialize;
 
 use crate::branch;
@@ -12,7 +14,7 @@ use crate::fsio;
 use crate::gc::GcReport;
 use crate::ids::{WorkspaceId, letters};
 use crate::record::SnapshotRecord;
-use crate::registry::Index;
+use crate::registry::{Index, WorkspaceRecord};
 use crate::restore::InterruptedRestore;
 use crate::seek::{self, LeaseFile};
 use crate::session;
@@ -41,20 +43,28 @@ pub struct Forgotten {
     pub snapshots: Vec<SnapshotRecord>,
     /// What else is kept of it.
     pub kept: Kept,
+    /// The provider that keeps what was written in it while that was mounted, of which the rest is gone.
+    pub written_off: Option<ProviderName>,
+}
+
+/// A workspace that a provider was to mount, and of which what lay behind is gone: what the provider keeps of it.
+struct Lost {
+    provider: ProviderName,
+    reference: Reference,
 }
 
 impl Workspace {
     /// What [`Workspace::forget`] would remove.
     ///
     /// # Errors
-    /// As there, but those of the providers.
+    /// As there; those of the providers only where one keeps what is to be written off.
     pub fn to_forget(&self) -> Result<Forgotten> {
         self.refuse_in_use(Self::interrupted)?;
-        self.all_that_is_kept()
+        self.all_that_is_kept(self.lost()?.as_ref())
     }
 
     /// Removes all that is kept of the workspace: its snapshots, pinned ones too, and what is written down of it. It is no workspace from then on. Its files are
-    /// left alone.
+    /// left alone. Of one that was converted, and of which what lay behind is gone, what the provider keeps goes, too, once another directory is in its place.
     ///
     /// # Errors
     /// `FailedPrecondition` inside an agent's own session, in a copy of an `$AH_HOME` that is there, of a branch, while branches that grew from it or views of it are there, of what a provider
@@ -74,16 +84,21 @@ impl Workspace {
         let _numbers = engine.home().with_reserve(|| self.lock("recordings"))?;
         let _making = self.lock("orphans")?;
         self.refuse_in_use(Self::interrupted_by_now)?;
-        branch::refuse_held_by_store(self)?;
+        let lost = self.lost()?;
+        branch::refuse_held_by_store_but(self, lost.as_ref().map(|lost| &lost.reference))?;
         let stores = self.stores()?;
         // Who cannot be asked may hold what nobody would know of any more.
         for name in stores.iter().filter(|name| !self.is_empty_store(name)) {
             self.serve(name)?;
         }
-        let forgotten = self.all_that_is_kept()?;
+        let forgotten = self.all_that_is_kept(lost.as_ref())?;
         if !forgotten.snapshots.is_empty() {
             self.say_removed(&forgotten.snapshots, "rm")?;
             self.destroy_each(&forgotten.snapshots)?;
+        }
+        if let Some(Lost { provider, reference }) = lost {
+            let served = self.serve(&provider)?;
+            served.provider.destroy(&served.place(), &DestroyRequest::Clone(reference), &self.context())?;
         }
         for name in &stores {
             self.empty_store(name)?;
@@ -95,7 +110,25 @@ impl Workspace {
         Ok(forgotten)
     }
 
-    fn all_that_is_kept(&self) -> Result<Forgotten> {
+    /// What is to be written off of the workspace, if anything is.
+    fn lost(&self) -> Result<Option<Lost>> {
+        let now = self.record_now()?;
+        let Some(provider) = now.mounted_by.clone().filter(|_| now.has_lost_behind() && !now.is_mounted()) else {
+            return Ok(None);
+        };
+        // Were there more, it would not be known which of them it is.
+        match &branch::nameless_in_store(self, &provider)?[..] {
+            [reference] => Ok(Some(Lost { provider, reference: reference.clone() })),
+            _ => Ok(None),
+        }
+    }
+
+    /// As it is written down now: another command may have changed that since this one was opened.
+    fn record_now(&self) -> Result<WorkspaceRecord> {
+        Ok(self.engine.workspace_by_id(&self.id)?.map_or_else(|| self.record.clone(), |now| now.record))
+    }
+
+    fn all_that_is_kept(&self, lost: Option<&Lost>) -> Result<Forgotten> {
         let state = self.state()?;
         let sessions = session::names(&self.folder())?;
         let mut recordings = 0;
@@ -104,7 +137,8 @@ impl Workspace {
         }
         let (moments, sessions) = (state.moments.len() as u64, sessions.len() as u64);
         let kept = Kept { id: self.id.clone(), moments, sessions, recordings: recordings as u64 };
-        Ok(Forgotten { snapshots: state.snapshots, kept })
+        let written_off = lost.map(|lost| lost.provider.clone());
+        Ok(Forgotten { snapshots: state.snapshots, kept, written_off })
     }
 
     /// Refuses while something is there that would lose what it needs. `interrupted`: finds an interrupted restore.
@@ -112,8 +146,7 @@ impl Workspace {
         let refused =
             |message: String, hint: String| Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(hint));
         let (home, root) = (self.engine.home(), self.root.display());
-        // Another command may have changed that since this one was opened.
-        let now = self.engine.workspace_by_id(&self.id)?.map_or_else(|| self.record.clone(), |now| now.record);
+        let now = self.record_now()?;
         if now.displaced {
             return refused(
                 format!("another workspace came to {root}, and this one may be elsewhere by now, with its files"),
@@ -144,9 +177,11 @@ impl Workspace {
         }
         if let (true, Some(provider)) = (now.is_mounted(), &now.mounted_by) {
             let typed = text::shell(self.root.as_os_str());
+            let back =
+                format!("make it a plain directory again first: `cd / && ah -C {typed} agent fs convert --back`");
             return refused(
                 format!("{root} is mounted by {provider}, in whose store its files are"),
-                format!("make it a plain directory again first: `cd / && ah -C {typed} agent fs convert --back`"),
+                if now.has_lost_behind() { without_behind(&self.root) } else { back },
             );
         }
         let leases = self.own_leases()?.into_iter().filter(|lease| !lease.is_stale());
@@ -271,4 +306,15 @@ impl Workspace {
         let _ = fsio::remove_tree(&aside);
         Ok(())
     }
+}
+
+/// How what is mounted at a path comes to be plain files there, as far as it can be read, where `convert --back` would lack what lay behind.
+fn without_behind(root: &Path) -> String {
+    let mut saved = root.as_os_str().to_owned();
+    saved.push(".saved");
+    let (there, saved) = (text::shell(root.as_os_str()), text::shell(&saved));
+    let stands = text::shell(root.join(NOT_MOUNTED).as_os_str());
+    format!(
+        "copy out what it shows still: `cd / && mkdir {saved} && cp -aT {there} {saved}`; put that in its place: `umount {there} && chmod u+w {there} && rm {stands} && mv -T {saved} {there}`; then `ah -C {there} agent fs rm --all` says what is left to go"
+    )
 }

@@ -23,7 +23,8 @@ itself was deleted, name it with -C.
 
 With --all and --force the workspace is none any more: its snapshots go, pinned ones too, its moments, sessions and recordings, and no command finds it again. \
 Its files are left alone. What is in a directory below it is on its own then, or belongs to a workspace further up. \
-Refused also with --force while branches grew from it, views of it are held, something in it is recorded, or it is behind AgentFS.
+Refused also with --force while branches grew from it, views of it are held, something in it is recorded, or it is behind AgentFS. \
+If the .ah-behind-NAME of that was lost, it says how what can be read still comes to be plain files in its place; what AgentFS keeps goes then with the rest.
 
 Examples:
   ah agent fs rm @{3}
@@ -96,8 +97,11 @@ fn run_all(app: &App, args: &RmArgs) -> Outcome {
     if !args.dry_run {
         app.engine()?.refuse_to_agents("`rm`")?;
     }
-    let Forgotten { snapshots, kept } = if acts { workspace.forget()? } else { workspace.to_forget()? };
-    let what = in_words(app, &snapshots, &kept);
+    let Forgotten { snapshots, kept, written_off } = if acts { workspace.forget()? } else { workspace.to_forget()? };
+    let mut what = in_words(app, &snapshots, &kept);
+    what.extend(written_off.map(|provider| {
+        format!("what {provider} keeps of what was written here since `convert`: what lay behind is gone")
+    }));
     if !args.force && !args.dry_run {
         let message =
             format!("all that is kept of {} would go for good, and it would be no workspace any more", root.display());

@@ -33,7 +33,7 @@ fn beside(bench: &Bench) -> Vec<String> {
 }
 
 /// What is in a file of the workspace, for its user; nothing if it is not there.
-fn text(bench: &Bench, name: &str) -> String {
+pub(crate) fn text(bench: &Bench, name: &str) -> String {
     bench.sh(&format!("cd {} && if test -e {name}; then cat {name}; fi", bench.0.root().display()))
 }
 
@@ -423,7 +423,7 @@ fn what_is_written_beneath_it_is_set_aside_and_named() {
 }
 
 /// Ends what serves this world, as a restart of the machine does.
-fn end(bench: &Bench) {
+pub(crate) fn end(bench: &Bench) {
     for pid in bench.services() {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGTERM).unwrap();
     }

@@ -4,6 +4,7 @@
 
 mod below;
 mod convert;
+mod lost;
 mod removal;
 mod service;
 #[path = "../support/mod.rs"]

@@ -47,7 +47,10 @@ use place::no_dir;
 pub(crate) use record::{BranchFile, all, of_workspace, read_all};
 pub use record::{BranchRecord, BranchState};
 pub use remove::BranchRemoved;
-pub(crate) use remove::{empty_stores, finish, prepare, refuse_held_by_store, refuse_held_unless_captured};
+pub(crate) use remove::{
+    empty_stores, finish, nameless_in_store, prepare, refuse_held_by_store, refuse_held_by_store_but,
+    refuse_held_unless_captured,
+};
 use repository::RepositoryMark;
 pub(crate) use repository::text as text_of;
 

@@ -346,17 +346,29 @@ fn take_away(engine: &Engine, file: &BranchFile, served: &Served) -> Result<()> 
 
 /// Refuses if branches live in one of the workspace's stores, which would go with it.
 pub(crate) fn refuse_held_by_store(workspace: &Workspace) -> Result<()> {
-    refuse_held_by(workspace, workspace.stores()?)
+    refuse_held_by_store_but(workspace, None)
+}
+
+/// As [`refuse_held_by_store`], with that one let go.
+pub(crate) fn refuse_held_by_store_but(workspace: &Workspace, gone: Option<&Reference>) -> Result<()> {
+    refuse_held_by(workspace, workspace.stores()?, gone)
 }
 
 /// As [`refuse_held_by_store`], by the stores of providers that do not capture the workspace where it is.
 pub(crate) fn refuse_held_unless_captured(workspace: &Workspace) -> Result<()> {
     let mut stores = workspace.stores()?;
     stores.retain(|name| !workspace.serve(name).is_ok_and(|served| workspace.can_capture(&served).is_ok()));
-    refuse_held_by(workspace, stores)
+    refuse_held_by(workspace, stores, None)
 }
 
-fn refuse_held_by(workspace: &Workspace, stores: Vec<ProviderName>) -> Result<()> {
+/// What a store of the workspace holds that is none of the branches that are known: the workspace itself, say.
+pub(crate) fn nameless_in_store(workspace: &Workspace, name: &ProviderName) -> Result<Vec<Reference>> {
+    let known: Vec<_> = all(workspace.engine.home())?.into_iter().filter_map(|file| file.record.reference).collect();
+    let held = held_by_store(workspace, name)?.into_iter();
+    Ok(held.filter(|reference| !known.contains(reference)).collect())
+}
+
+fn refuse_held_by(workspace: &Workspace, stores: Vec<ProviderName>, gone: Option<&Reference>) -> Result<()> {
     let branches = all(workspace.engine.home())?;
     let mut held = Vec::new();
     for name in stores {
@@ -371,6 +383,7 @@ fn refuse_held_by(workspace: &Workspace, stores: Vec<ProviderName>) -> Result<()
             }
         }
     }
+    held.retain(|reference| Some(reference) != gone);
     if held.is_empty() {
         return Ok(());
     }

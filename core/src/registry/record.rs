@@ -1,6 +1,7 @@
 //! `workspaces/<id>/workspace.json`.
 
 use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -63,6 +64,12 @@ impl WorkspaceRecord {
     pub(crate) fn behind(&self) -> Option<PathBuf> {
         self.mounted_by.as_ref()?;
         self.place_behind()
+    }
+
+    /// Whether that is gone.
+    pub(crate) fn has_lost_behind(&self) -> bool {
+        let is_gone = |path: PathBuf| path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        self.behind().is_some_and(is_gone)
     }
 
     /// Where that is, or was, or would be: it stays for snapshots that read it when the workspace is a plain directory again.

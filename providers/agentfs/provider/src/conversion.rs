@@ -146,7 +146,7 @@ pub(crate) fn shut(mode: u32) -> u32 {
 pub(crate) fn incomplete() -> Error {
     let message = "the directory that lies behind it is not where it was, and a copy would lack what is in it";
     Error::new(ErrorKind::FailedPrecondition, message).with_hint(
-        "bring it back there; or copy out of the workspace what it shows; `ah agent fs status` says where it was",
+        "bring it back there (`ah agent fs status` says where it was); or write it off: `ah agent fs rm --all` says how",
     )
 }
 

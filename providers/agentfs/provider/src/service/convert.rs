@@ -14,6 +14,8 @@
 //! 3. the copy and the place change names in one step, on disk: from here on it is done;
 //! 4. in the home, that it was taken back; the branch goes, then the place, then the note.
 //!
+//! **Written off**, where what lay behind is gone and another directory is in the workspace's place, be it empty: `behind` goes, then the branch.
+//!
 //! What snapshots are of goes on lying beside it, until the last one is gone: then `reclaim` takes it away, if it is written down that the workspace was taken back, and nobody changed anything in it.
 
 use std::ffi::OsString;
@@ -298,6 +300,31 @@ impl Service {
             Err(error) => notes.push(later(error)),
         }
         Ok(Converted { changed: true, mounted: false, notes })
+    }
+
+    /// Removes the branch that is in place of a workspace, of which what lay behind is gone. What is at its path by now is somebody's, and stays.
+    pub(super) fn write_off(&self, open: &Open, branch: BranchId, at: &Path, cx: &Context<'_>) -> Result<()> {
+        self.refuse_in_copy()?;
+        let _making = alone(&open.making, cx)?;
+        let what = What::Branch(branch);
+        let is_mounted = {
+            let mut mounted = lock(&open.mounted);
+            mounted.look();
+            mounted.has(&what)
+        };
+        if is_mounted || !self.has_lost_behind()? {
+            let message = format!("{} is a workspace behind AgentFS, and is kept", at.display());
+            let typed = text::shell(at.as_os_str());
+            return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
+                "make it a plain directory again first: `cd / && ah -C {typed} agent fs convert --back`"
+            )));
+        }
+        // In this order: killed between the two, the next service takes the branch for one that was not finished.
+        Behind::forget(&self.home)?;
+        take_away(&open.mounted, &what, || {
+            Self::delete_from_tree(open, branch, cx)?;
+            Self::settle_removal(open)
+        })
     }
 
     /// Whether what branches read is a directory that lies behind a workspace, or did.

@@ -354,7 +354,13 @@ impl Provider for Service {
                 let branch = self.branch_of(reference)?;
                 let found = open.tree.branches().into_iter().find(|info| info.id == branch);
                 match found {
-                    Some(info) => Self::remove_branch(&open, branch, &PlaceLabel::decode(&info.label)?.at(), cx)?,
+                    Some(info) => {
+                        let label = PlaceLabel::decode(&info.label)?;
+                        match label.converted {
+                            true => self.write_off(&open, branch, &label.at(), cx)?,
+                            false => Self::remove_branch(&open, branch, &label.at(), cx)?,
+                        }
+                    }
                     // It may have been removed by a call that failed before that was on the disk.
                     None => Self::settle_removal(&open)?,
                 }

@@ -212,6 +212,11 @@ impl Service {
         tree.exists() && (!lower.exists() || matches!(Workspace::may_be_of(&tree, lower), Ok(false)))
     }
 
+    /// The same of the one that is written down.
+    pub(super) fn has_lost_behind(&self) -> Result<bool> {
+        Ok(self.lower()?.is_some_and(|lower| self.has_left(&lower)))
+    }
+
     /// Whether a directory is the one that was branched, which was not found where it was.
     pub(super) fn is_back(&self, open: &Open, path: &Path) -> bool {
         open.apart && matches!(Workspace::may_be_of(&self.path.join(TREE), path), Ok(true))
@@ -379,7 +384,11 @@ impl Service {
         }
         let open = self.current();
         if open.as_ref().is_some_and(|open| converted(&open.tree).is_some()) {
-            return Ok(Some(in_its_place(&path)));
+            return Ok(Some(if self.has_lost_behind()? {
+                in_place_of_what_is_lost(&path)
+            } else {
+                in_its_place(&path)
+            }));
         }
         let behind = open.is_some_and(|open| self.lies_behind(&open).unwrap_or(false));
         Ok(Some(if behind { was_behind(&path) } else { other_lower(&path) }))
@@ -421,6 +430,18 @@ fn in_its_place(path: &Path) -> Error {
     );
     Error::new(ErrorKind::FailedPrecondition, message)
         .with_hint(format!("move that directory away, and `ah -C {shown}` mounts the workspace again"))
+}
+
+/// The same, where it is not whole any more.
+fn in_place_of_what_is_lost(path: &Path) -> Error {
+    let shown = text::shell(path.as_os_str());
+    let message = format!(
+        "another directory is at {}: of the workspace that was mounted there, what was written since `convert` is kept, and what lay behind it is gone",
+        path.display()
+    );
+    Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
+        "`ah -C {shown} agent fs rm --all` writes that off, and leaves the directory alone; move the directory away, and `ah -C {shown}` mounts the workspace again"
+    ))
 }
 
 /// Where a workspace was behind AgentFS, and is a plain directory again.

@@ -94,6 +94,13 @@ impl Service {
     fn mount_branch_again(&self, open: &Open, branch: BranchId, at: &Path, missing: &[PathBuf]) -> Result<Place> {
         refuse_within(missing, at)?;
         self.refuse_replaced(open, at)?;
+        // Who has lost what lay behind, and made another directory there, has begun anew.
+        if is_converted(&open.tree, branch) && is_empty(at) && self.has_lost_behind()? {
+            return Err(Error::new(
+                ErrorKind::FailedPrecondition,
+                "another directory is there, and what lay behind is gone",
+            ));
+        }
         make_ready(at)?;
         let view = open.tree.view(branch).map_err(|e| fail("cannot open a branch", &e))?;
         if !is_converted(&open.tree, branch) {
@@ -220,6 +227,13 @@ impl Service {
     }
 
     fn delete_branch(open: &Open, branch: BranchId, at: &Path, cx: &Context<'_>) -> Result<()> {
+        Self::delete_from_tree(open, branch, cx)?;
+        remove_folder(at);
+        Self::settle_removal(open)
+    }
+
+    /// As a removal that [`Service::settle_removal`] puts on disk.
+    pub(super) fn delete_from_tree(open: &Open, branch: BranchId, cx: &Context<'_>) -> Result<()> {
         for attempt in 0.. {
             match open.tree.delete_branch(branch) {
                 Ok(()) | Err(ah_agentfs::Error::NotFound) => break,
@@ -231,8 +245,7 @@ impl Service {
                 Err(error) => return Err(fail("cannot remove the branch", &error)),
             }
         }
-        remove_folder(at);
-        Self::settle_removal(open)
+        Ok(())
     }
 
     /// Once the caller has forgotten what was removed, nobody would know it any more if a power cut brought it back.
@@ -252,6 +265,10 @@ impl Service {
         let shows = |name: &String| matches!(self.view_label(name), Ok(Some(label)) if label.shows == Some(number.0));
         Ok(names_in(&self.views()?)?.iter().any(shows))
     }
+}
+
+fn is_empty(directory: &Path) -> bool {
+    std::fs::read_dir(directory).is_ok_and(|mut there| there.next().is_none())
 }
 
 /// What is made in a place at which nothing is mounted is in its way, and hidden once something is.

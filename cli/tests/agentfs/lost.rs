@@ -1,0 +1,73 @@
+//! A workspace that was put behind AgentFS, and lost its directory: what of it is written off, and when.
+
+use std::fs;
+
+use crate::convert::{end, text};
+use crate::support::User;
+use crate::support::bench::Bench;
+
+#[test]
+fn a_workspace_that_lost_what_lay_behind_it_is_written_off() {
+    Bench::each_plain(|bench| {
+        let (root, state) = (bench.0.root(), bench.0.path("state/workspaces"));
+        bench.at(&root, &["convert"]);
+        bench.sh(&format!("echo mine > {}/mine", root.display()));
+        bench.at(&root, &["snapshot", "-m", "taken"]);
+        bench.sh(&format!("rm -rf {}", bench.0.path(".ah-behind-w").display()));
+        let (all, forced) = (&["rm", "--all"][..], &["rm", "--all", "--force"][..]);
+        for words in [&["status"][..], &["convert", "--back"]] {
+            let told = bench.ran(&root, words);
+            assert!(told.stderr.contains("agent fs rm --all`"), "{words:?}: {told:?}");
+        }
+        // What it shows is not lost: it is to be copied out first, by the commands that are named.
+        let refused = bench.ran(&root, forced);
+        assert!(refused.code == 4 && bench.ran(&root, all).code == 4, "{refused:?}");
+        assert!(text(bench, "mine") == "mine", "{refused:?}");
+        let hint = refused.stderr.lines().rfind(|line| line.starts_with("hint: ")).unwrap().to_owned();
+        let commands: Vec<&str> = hint.split('`').skip(1).step_by(2).collect();
+        let [copy, place, write_off] = commands[..] else { panic!("{hint}") };
+        bench.sh(copy);
+        bench.sh(place);
+        assert!(bench.mounts().is_empty() && text(bench, "mine") == "mine");
+        // Whether the service that had it mounted is there still, or another one; whether anything is in the directory, or not.
+        if matches!(bench.0.user, User::Ordinary) {
+            bench.kill_services();
+            bench.sh(&format!("rm {}/mine", root.display()));
+        }
+        let files = bench.0.picture("w");
+        for words in [&["convert"][..], &["convert", "--back"]] {
+            let refused = bench.ran(&root, words);
+            assert!(refused.code == 4 && refused.stderr.contains("agent fs status`"), "{words:?}: {refused:?}");
+        }
+        assert!(bench.ran(&root, &["status"]).stderr.contains(write_off));
+        // It is said before.
+        let told = bench.ran(&root, all);
+        assert!(told.code == 4 && told.stderr.contains("would go: what agentfs keeps"), "{told:?}");
+        assert_eq!(fs::read_dir(&state).unwrap().count(), 1, "it was only told");
+        let gone = bench.ran(&root, forced);
+        assert!(gone.code == 0 && gone.stderr.contains("what agentfs keeps"), "{gone:?}");
+        assert_eq!((bench.0.picture("w"), fs::read_dir(&state).unwrap().count()), (files, 0));
+        assert_eq!(bench.ran(&root, forced).code, 3);
+        bench.sh(&format!("touch {}/new", root.display()));
+        bench.at(&root, &["snapshot"]);
+        bench.at(&root, &["convert"]);
+        bench.at(&root, &["convert", "--back"]);
+    });
+}
+
+#[test]
+fn a_workspace_whose_place_another_directory_has_is_not_written_off() {
+    Bench::each_plain(|bench| {
+        let root = bench.0.root();
+        bench.at(&root, &["convert"]);
+        bench.sh(&format!("echo -n mine > {}/f", root.display()));
+        end(bench);
+        bench.sh(&format!("mv {0} {0}-aside && mkdir {0} && touch {0}/other", root.display()));
+        let refused = bench.ran(&root, &["rm", "--all", "--force"]);
+        assert_eq!(refused.code, 4, "{refused:?}");
+        assert!(root.join("other").exists());
+        bench.sh(&format!("rm -r {}", root.display()));
+        bench.at(&root, &["snapshots"]);
+        assert_eq!(text(bench, "f"), "mine");
+    });
+}

@@ -1,7 +1,7 @@
 //! Branches: writable workspaces grown from a snapshot. Which ignored files come along is `carry`'s.
 //!
 //! First the branch is written down as `making`, then the provider makes it, then files are carried, then it is registered as a workspace of
-//! its own and written down as `ready`. What a killed process leaves `making`, `gc` takes away. Removing goes the other way.
+//! its own and written down as `ready`. What a killed process leaves `making`, `gc` takes away, and who makes one of that name. Removing goes the other way.
 //!
 //! Taken away is only what holds nothing that is nowhere else (`held.rs`, `repository.rs`, `known.rs`; `base.rs`, of the snapshot it grew from), and in which nobody works (`command.rs`), unless it is forced.
 
@@ -23,7 +23,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{
-    Capability, CloneRequest, DestroyRequest, Dir, Durability, Error, ErrorKind, FileName, Mode, ProbeRequest,
+    Capability, CloneRequest, Context, DestroyRequest, Dir, Durability, Error, ErrorKind, FileName, Mode, ProbeRequest,
     ProviderName, RelPath, Result, WritableClone,
 };
 
@@ -48,8 +48,7 @@ pub(crate) use record::{BranchFile, all, of_workspace, read_all};
 pub use record::{BranchRecord, BranchState};
 pub use remove::BranchRemoved;
 pub(crate) use remove::{
-    empty_stores, finish, nameless_in_store, prepare, refuse_held_by_store, refuse_held_by_store_but,
-    refuse_held_unless_captured,
+    empty_stores, nameless_in_store, refuse_held_by_store, refuse_held_by_store_but, refuse_held_unless_captured,
 };
 use repository::RepositoryMark;
 pub(crate) use repository::text as text_of;
@@ -94,6 +93,7 @@ impl Workspace {
                 None => self.default_name(&self.branch_id()?, &all(self.engine.home())?),
             },
         };
+        self.free_name(&name);
         let place = self.branch_place(&name, options.at.as_deref())?;
         refuse_taken(&all(self.engine.home())?, &name, &place.path())?;
         let _stays = self.lock_stays()?;
@@ -195,6 +195,7 @@ impl Workspace {
 
     fn free_branch(&self, name: &str) -> Result<(String, Place)> {
         let name = checked_name(name)?;
+        self.free_name(&name);
         let place = self.branch_place(&name, None)?;
         refuse_taken(&all(self.engine.home())?, &name, &place.path())?;
         Ok((name, place))
@@ -218,10 +219,10 @@ impl Workspace {
         match self.grow(&mut file, &served, place, snapshot, options, furnish) {
             Ok(()) => Ok(file.record),
             Err(error) => {
-                // A provider that failed left nothing behind. What is left of the rest, gc finds by the record.
+                // A provider that failed left nothing behind. What is left of the rest, gc finds by the record. Who stopped it wants no less to be taken away.
                 let _ = match file.record.reference {
                     None if !may_be_left(error.kind) => file.forget(self.engine.home()),
-                    _ => remove::finish(&self.engine, &file, &served),
+                    _ => remove::finish(&self.engine, &file, &served, &Context::quiet()),
                 };
                 drop(making);
                 let _ = fsio::remove_file(&path);

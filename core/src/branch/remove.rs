@@ -4,8 +4,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use ah_plugin_api::{
-    DestroyRequest, Dir, Durability, Error, ErrorKind, FileName, ListRequest, ProviderName, ReclaimRequest, Reference,
-    Result,
+    Context, DestroyRequest, Dir, Durability, Error, ErrorKind, FileName, ListRequest, ProviderName, ReclaimRequest,
+    Reference, Result,
 };
 use serde::Serialize;
 
@@ -63,7 +63,7 @@ impl Workspace {
             self.take_back(file, before);
             return Err(error);
         }
-        if let Err(error) = finish(&self.engine, &file, &served) {
+        if let Err(error) = finish(&self.engine, &file, &served, &self.context()) {
             let what = format!("the branch {} cannot be taken away", file.record.name);
             if was_in_place {
                 self.take_back(file, before);
@@ -95,6 +95,34 @@ impl Workspace {
             ));
         }
         Ok(BranchRemoved { branch: file.record })
+    }
+
+    /// Takes away what is left of a branch whose maker or remover has ended, by who has its lock alone.
+    pub(crate) fn take_unfinished(&self, file: &BranchFile) -> Result<()> {
+        let served = self.serve(&file.record.provider)?;
+        prepare(&self.engine, file)?;
+        finish(&self.engine, file, &served, &self.context())?;
+        let _ = fsio::remove_file(&self.branch_lock(&file.record.id));
+        Ok(())
+    }
+
+    /// Takes away what is left under a name of a branch whose maker has ended: nobody was ever given it, and who makes another one need not wait for `gc`.
+    /// What cannot be taken away now has the name still.
+    pub(super) fn free_name(&self, name: &str) {
+        let home = self.engine.home();
+        let is_unmade = |file: &BranchFile| {
+            let record = &file.record;
+            record.name == name && record.origin == self.id && record.state == BranchState::Making
+        };
+        let Some(file) = all(home).ok().and_then(|files| files.into_iter().find(is_unmade)) else { return };
+        if home.may_remove("`branch`").is_err() {
+            return;
+        }
+        let Ok(_alone) = self.refuse_being_made(&file) else { return };
+        if self.take_unfinished(&file).is_ok() {
+            // What cannot be taken back now, prune finds.
+            let _ = self.give_up_base_of_unmade(&file.record.snapshot);
+        }
     }
 
     /// Writes down that this process takes a branch away. Who is about to make a branch of it has done so then, or sees this.
@@ -223,7 +251,7 @@ impl Workspace {
 }
 
 /// Does away with what would stop a removal half-way, or refuses: views of the branch's snapshots, and mounts in it.
-pub(crate) fn prepare(engine: &Engine, file: &BranchFile) -> Result<()> {
+fn prepare(engine: &Engine, file: &BranchFile) -> Result<()> {
     if let Some(own) = file.own_workspace(engine)? {
         refuse_held_by_store(&own)?;
         let _lock = engine.lock_leases()?;
@@ -250,11 +278,11 @@ fn is_mounted(point: &Path) -> Error {
 }
 
 /// Takes away everything that a branch is: its directory, its own history, and its record last.
-pub(crate) fn finish(engine: &Engine, file: &BranchFile, served: &Served) -> Result<()> {
+pub(super) fn finish(engine: &Engine, file: &BranchFile, served: &Served, cx: &Context<'_>) -> Result<()> {
     let own = file.own_workspace(engine)?;
     // What is there in its place is not ours.
     if file.whereabouts(own.as_ref()) != Whereabouts::Replaced || file.standing() == Standing::Unmounted {
-        take_away(engine, file, served)?;
+        take_away(engine, file, served, cx)?;
         // A provider that has lost its store knows of no branch, nor of what it put in its place.
         if file.mounted {
             take_down(file.point())?;
@@ -307,8 +335,7 @@ fn take_what_stayed(engine: &Engine, file: &BranchFile, own: Option<&Workspace>)
 }
 
 /// Takes the branch's directory away, also one that was never finished.
-fn take_away(engine: &Engine, file: &BranchFile, served: &Served) -> Result<()> {
-    let cx = ah_plugin_api::Context::new(&*engine.settings().observer);
+fn take_away(engine: &Engine, file: &BranchFile, served: &Served, cx: &Context<'_>) -> Result<()> {
     let Ok(target) = Dir::open(&file.target) else {
         // What is mounted may be elsewhere than where it was made.
         let Some(request) = destroy_request(file).filter(|_| file.mounted) else {
@@ -320,20 +347,20 @@ fn take_away(engine: &Engine, file: &BranchFile, served: &Served) -> Result<()> 
             return Err(Error::new(ErrorKind::FailedPrecondition, message)
                 .with_hint(format!("mkdir -p {}; then repeat", text::shell(file.target.as_os_str()))));
         };
-        return match served.provider.destroy(&served.place(), &request, &cx) {
+        return match served.provider.destroy(&served.place(), &request, cx) {
             Err(error) if error.kind != ErrorKind::InvalidArgument => Err(error),
             _ => Ok(()),
         };
     };
     let place = served.place().with_target(&target);
     if let Some(request) = destroy_request(file) {
-        return served.provider.destroy(&place, &request, &cx).map(|_| ());
+        return served.provider.destroy(&place, &request, cx).map(|_| ());
     }
     // Its maker died before the provider's reference was written down: whole or not, the provider knows it by its name.
     let path = &file.made_at;
     let name = FileName::new(path.file_name().unwrap_or_default().as_bytes())?;
     let request = ReclaimRequest { auto: false, forgotten: vec![name] };
-    served.provider.reclaim(&place, &request, &cx)?;
+    served.provider.reclaim(&place, &request, cx)?;
     if std::fs::symlink_metadata(path).is_err() {
         return Ok(());
     }

@@ -150,14 +150,10 @@ impl Workspace {
             self.take_back(file, (BranchState::Ready, maker));
             return Ok(());
         }
-        let outcome = self.serve(&file.record.provider).and_then(|served| {
-            branch::prepare(&self.engine, &file)?;
-            branch::finish(&self.engine, &file, &served)
-        });
+        let outcome = self.take_unfinished(&file);
         let failed = outcome.is_err();
         report.note(&format!("taking away the branch {}", file.record.name), outcome)?;
         if !failed {
-            let _ = fsio::remove_file(&self.branch_lock(&file.record.id));
             report.did(format!(
                 "took away the branch {}, which was {}",
                 file.record.name,

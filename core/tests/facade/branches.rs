@@ -1,10 +1,11 @@
 use crate::lab::{Lab, write};
+use crate::restores::Stop;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use ah_core::{
-    Access, BranchOptions, BranchRecord, BranchState, ErrorKind, GcOptions, RestoreOptions, RmOptions, SnapshotFilter,
-    SnapshotKind, SnapshotOptions, TimelineFilter,
+    Access, BranchOptions, BranchRecord, BranchState, Error, ErrorKind, GcOptions, RestoreOptions, RmOptions,
+    SnapshotFilter, SnapshotKind, SnapshotOptions, TimelineFilter,
 };
 use std::fs;
 use std::path::PathBuf;
@@ -450,6 +451,45 @@ fn nothing_of_a_branch_that_was_never_finished_stays_registered() {
     assert!(report.failures.is_empty(), "{report:?}");
     assert!(!branch.path.exists() && !file.exists());
     assert_eq!(fs::read_dir(lab.settings.home.join("workspaces")).unwrap().count(), 1);
+}
+
+#[test]
+fn one_that_is_stopped_while_it_is_made_leaves_nothing_and_is_begun_again() {
+    let mut lab = Lab::new();
+    lab.step("a", "1");
+    let stop = Stop::default();
+    let stopped = Arc::clone(&stop.0);
+    lab.settings.observer = Arc::new(stop);
+    let then = Arc::clone(&stopped);
+    *lab.fake.of_clones.lock().unwrap() = Some(Box::new(move |_| {
+        then.store(true, Ordering::Relaxed);
+        Err(Error::new(ErrorKind::Cancelled, "cancelled"))
+    }));
+    let workspace = lab.open();
+    assert_eq!(workspace.branch(&named("b")).unwrap_err().kind, ErrorKind::Cancelled);
+    stopped.store(false, Ordering::Relaxed);
+    *lab.fake.of_clones.lock().unwrap() = None;
+    assert!(workspace.branches().unwrap().is_empty());
+    assert_eq!(fs::read_dir(lab.settings.home.join("branches")).unwrap().count(), 0);
+    workspace.branch(&named("b")).unwrap();
+}
+
+#[test]
+fn the_name_of_one_whose_maker_has_ended_is_free() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let workspace = lab.open();
+    let left = workspace.branch(&named("b")).unwrap();
+    // While it is there, a branch has its name, and so does one that is being made.
+    let taken = || workspace.branch(&named("b")).unwrap_err().kind;
+    assert_eq!(taken(), ErrorKind::AlreadyExists);
+    let ready = fs::read_to_string(record(&lab, &left)).unwrap();
+    fs::write(record(&lab, &left), ready.replace("\"ready\"", "\"making\"")).unwrap();
+    assert_eq!(taken(), ErrorKind::AlreadyExists);
+    killed(&lab, &left, "making");
+    let made = workspace.branch(&named("b")).unwrap();
+    assert!(made.id != left.id && !record(&lab, &left).exists());
+    assert_eq!(workspace.branches().unwrap().len(), 1);
 }
 
 #[test]

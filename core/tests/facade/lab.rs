@@ -235,6 +235,8 @@ impl Provider for Fake {
         if self.reclaims_fail.load(Ordering::Relaxed) {
             return Err(Error::new(ah_core::ErrorKind::Unavailable, "made to fail"));
         }
+        // As one that is asked through a socket.
+        cx.check_cancelled()?;
         let forgotten = request.forgotten.iter().map(|name| String::from_utf8_lossy(name.as_bytes()).into_owned());
         self.forgotten.lock().unwrap().extend(forgotten);
         told(&self.of_reclaims, self.inner.reclaim(place, request, cx)?)

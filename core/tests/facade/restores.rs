@@ -507,7 +507,7 @@ fn an_interrupted_undo_of_what_nobody_knows_is_finished_by_a_restore() {
 
 /// Stops what runs once it is told to.
 #[derive(Default)]
-struct Stop(Arc<AtomicBool>);
+pub(crate) struct Stop(pub(crate) Arc<AtomicBool>);
 
 impl Observer for Stop {
     fn cancelled(&self) -> bool {

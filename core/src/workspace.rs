@@ -174,26 +174,35 @@ impl Workspace {
 
     /// Where a REF names nothing, or more than one thing: why, or where it does.
     fn of_nothing(&self, state: &State, reference: &str, error: Error) -> Error {
-        self.of_branches(reference, self.of_fresh_branch(state, error))
+        self.of_branches(reference, self.of_branchs_beginning(state, reference, error))
     }
 
-    /// Where a branch has no snapshots yet, that is why a REF names nothing.
-    fn of_fresh_branch(&self, state: &State, error: Error) -> Error {
-        if error.kind != ErrorKind::NotFound || self.record.branch.is_none() || !state.snapshots.is_empty() {
+    /// Where a branch has no snapshots yet, that is why a REF names nothing; what it began with is the workspace's that it grew from, whatever it has.
+    fn of_branchs_beginning(&self, state: &State, reference: &str, error: Error) -> Error {
+        if error.kind != ErrorKind::NotFound || self.record.branch.is_none() {
             return error;
         }
-        let none_yet = "a branch has the snapshots that were taken in it, and none yet";
+        let is_fresh = state.snapshots.is_empty();
+        let has = "a branch has the snapshots that were taken in it";
         match self.grown_from() {
-            Ok(Some((origin, _))) => {
+            Ok(Some((origin, from))) if is_fresh || from.id.as_str() == reference => {
+                let (there, id) = (text::shell(origin.root.as_os_str()), &from.id);
                 // Where it is shown at another path, that is the origin's.
-                let another =
-                    format!("; `ah -C {} agent fs branch` makes another", text::shell(origin.root.as_os_str()));
-                let another = if self.is_elsewhere() { "" } else { &another };
-                error.with_hint(format!(
-                    "{none_yet}: `ah agent fs diff` shows what was changed since it was made{another}"
-                ))
+                let begun = match self.is_elsewhere() {
+                    false => format!("`ah -C {there} agent fs seek {id}` shows what it began with"),
+                    true => {
+                        format!("what it began with is shown outside of `exec`: `ah -C {there} agent fs seek {id}`")
+                    }
+                };
+                error.with_hint(match is_fresh {
+                    true => format!(
+                        "{has}, and none yet: `ah agent fs diff` shows what was changed since it was made, and {begun}"
+                    ),
+                    false => format!("{has}: {begun}"),
+                })
             }
-            _ => error.with_hint(format!("{none_yet}: `ah agent fs snapshot`")),
+            _ if is_fresh => error.with_hint(format!("{has}, and none yet: `ah agent fs snapshot`")),
+            _ => error,
         }
     }
 

@@ -416,3 +416,18 @@ fn a_service_in_another_mount_namespace_is_named_with_what_is_to_be_done() {
     });
     world.fs(["rm", "--force", "far"]);
 }
+
+#[test]
+fn what_a_branch_began_with_is_had_by_the_command_that_it_names() {
+    Bench::each(|bench| {
+        let branch = bench.branch("b");
+        bench.sh(&format!("rm {}/f", branch.display()));
+        let refused = bench.ran(&branch, &["restore", "@"]);
+        let command = refused.stderr.split('`').find(|part| part.contains("agent fs seek")).map(str::to_owned);
+        let command = command.unwrap_or_else(|| panic!("{refused:?}"));
+        let words: Vec<&str> = command.split(' ').skip(1).collect();
+        let view = Ran::of(bench.0.command(words).current_dir("/")).stdout;
+        assert_eq!(bench.sh(&format!("cat {}/f", view.trim_end())), "one");
+        bench.at(&bench.0.root(), &["release", "--all"]);
+    });
+}

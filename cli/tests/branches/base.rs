@@ -13,8 +13,20 @@ fn who_asks_what_was_done_is_not_sent_in_a_circle() {
         assert_eq!(ran.code, 3, "{ran:?}");
         ran.stderr
     };
-    let makes_another = format!("`ah -C {} agent fs branch` makes another", world.root().display());
-    assert!(said(&["diff", "@"]).contains(&makes_another));
+    // What it began with is had by the command that is named.
+    std::fs::remove_file(std::path::Path::new(&branch).join("f")).unwrap();
+    let begun = format!("`ah -C {} agent fs seek {base}`", world.root().display());
+    for words in [&["diff", "@"][..], &["restore", "@"], &["restore", &base], &["cat", "before", "f"], &["seek", "@"]] {
+        assert!(said(words).contains(&begun), "{words:?}: {}", said(words));
+    }
+    world.fs(["-C", &branch, "snapshot", "-m", "own"]);
+    assert!(said(&["cat", &base, "f"]).contains(&begun), "{}", said(&["cat", &base, "f"]));
+    assert!(!said(&["cat", "before", "f"]).contains(&begun), "{}", said(&["cat", "before", "f"]));
+    let words = begun.trim_matches('`').split(' ').skip(1);
+    let view = world.run(words).stdout;
+    assert_eq!(std::fs::read_to_string(std::path::Path::new(view.trim_end()).join("f")).unwrap(), "one");
+    world.fs(["release", "--all"]);
+    world.fs(["-C", &branch, "rm", "own"]);
     world.fs(["rm", "--force", &base]);
     let snapshot = format!("`ah -C {branch} agent fs snapshot`");
     assert!(said(&["diff"]).contains(&snapshot), "{}", said(&["diff"]));

@@ -535,3 +535,26 @@ fn what_is_around_it_says_what_it_does_not_have() {
         assert!(made.code == 0 && !made.stderr.contains("of its own"), "{made:?}");
     });
 }
+
+#[test]
+fn what_lies_behind_is_no_workspace() {
+    Bench::each_plain(|bench| {
+        let (root, behind) = (bench.0.root(), bench.0.path(".ah-behind-w"));
+        let refused = || {
+            for at in [behind.clone(), behind.join("src")] {
+                for words in [&["status"][..], &["snapshot", "-m", "start"], &["convert"]] {
+                    let refused = bench.ran(&at, words);
+                    let named = format!("cd {}", root.display());
+                    assert!(refused.code == 4 && refused.stderr.contains(&named), "{at:?} {words:?}: {refused:?}");
+                }
+            }
+        };
+        bench.at(&root, &["convert"]);
+        refused();
+        bench.at(&root, &["snapshot", "-m", "taken"]);
+        bench.at(&root, &["convert", "--back"]);
+        // The snapshot reads it still.
+        refused();
+        assert_eq!(fs::read_dir(bench.0.path("state/workspaces")).unwrap().count(), 1);
+    });
+}

@@ -165,6 +165,14 @@ impl Finder<'_> {
     }
 
     fn refuse_own_places(&self, path: &Path) -> Result<()> {
+        let lies_behind =
+            |record: &&WorkspaceRecord| record.place_behind().is_some_and(|behind| path.starts_with(behind));
+        if let Some(workspace) = self.index.workspaces.iter().find(lies_behind) {
+            let (path, root) = (path.display(), workspace.path.display());
+            let message = format!("{path} lies behind {root}, or did: nothing is to be done there");
+            let hint = format!("cd {}", text::shell(workspace.path.as_os_str()));
+            return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(hint));
+        }
         let mounts = self.home.join("mounts");
         let around = self.views.iter().find(|lease| lease.is_around(path));
         if around.is_some() || path.starts_with(&mounts) {

@@ -1,7 +1,7 @@
 //! Mounts that a process has to keep: branches, and workspaces that were put behind a filesystem, whose provider's process was killed, or that were mounted before the machine was started anew.
 //! Whoever comes by one has it mounted again, by a call of its provider.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,6 +26,9 @@ use crate::workspace::Workspace;
 
 /// So long a filesystem is waited for that another process serves; a disk fifteen times as long.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// So many commands are named.
+const AT_A_GLANCE: usize = 5;
 
 impl Engine {
     /// Has those of `branches` mounted again that should be and are not. Gives whether there were any; what could not be done is a notice.
@@ -186,11 +189,26 @@ impl Engine {
             return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(hint));
         }
         let records = Index::load(self.home())?.0.workspaces.into_iter();
-        let gone = |record: &WorkspaceRecord| record.mounted_by.is_some() && !record.path.exists();
-        let gone: Vec<_> = records.filter(gone).map(|record| record.path.display().to_string()).collect();
-        Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(match gone.is_empty() {
-            true => "`ah agent fs branches` in the workspace that it grew from".to_owned(),
-            false => format!("give the folder above it its old name: it was {}", gone.join(" or ")),
+        let mounted: Vec<WorkspaceRecord> = records.filter(|record| record.mounted_by.is_some()).collect();
+        let gone = mounted.iter().filter(|record| !record.path.exists());
+        let gone: Vec<_> = gone.map(|record| record.path.display().to_string()).collect();
+        if !gone.is_empty() {
+            let hint = format!("give the folder above it its old name: it was {}", gone.join(" or "));
+            return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(hint));
+        }
+        let typed = |path: &Path| text::shell(path.as_os_str());
+        let mut ways: Vec<_> = mounted.iter().map(|record| format!("`ah -C {}`", typed(&record.path))).collect();
+        let branches = branch::all(self.home())?.into_iter().filter(|branch| branch.mounted);
+        let origins: BTreeSet<_> = branches.map(|branch| branch.record.origin_now(self.home())).collect();
+        ways.extend(origins.iter().map(|origin| format!("`ah -C {} agent fs branches`", typed(origin))));
+        let more = ways.len().saturating_sub(AT_A_GLANCE);
+        ways.truncate(AT_A_GLANCE);
+        let more = if more > 0 { format!(", or one of {more} more") } else { String::new() };
+        Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(match ways.is_empty() {
+            true => {
+                "nothing that is known here would be mounted there: look for what was in another AH_HOME".to_owned()
+            }
+            false => format!("it was moved from the place of what is mounted: {}{more}", ways.join(" or ")),
         }))
     }
 

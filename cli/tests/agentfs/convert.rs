@@ -558,3 +558,18 @@ fn what_lies_behind_is_no_workspace() {
         assert_eq!(fs::read_dir(bench.0.path("state/workspaces")).unwrap().count(), 1);
     });
 }
+
+#[test]
+fn a_place_that_was_moved_says_what_it_is_the_place_of() {
+    Bench::each_plain(|bench| {
+        let (root, moved) = (bench.0.root(), bench.0.path("moved"));
+        bench.at(&root, &["convert"]);
+        bench.sh(&format!("echo mine > {}/mine", root.display()));
+        end(bench);
+        bench.sh(&format!("mv {} {}", root.display(), moved.display()));
+        let refused = bench.ran(&moved, &["status"]);
+        let named = format!("`ah -C {}`", root.display());
+        assert!(refused.code == 4 && refused.stderr.contains(&named), "{refused:?}");
+        assert_eq!(text(bench, "mine"), "mine");
+    });
+}

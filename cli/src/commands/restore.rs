@@ -51,7 +51,7 @@ pub(crate) struct How {
     /// Modification times of what is put back: touch (now, so that build tools see the change) or exact (as captured).
     #[arg(long, value_name = "TIMES", value_enum, default_value_t = Times::Touch, hide_possible_values = true)]
     times: Times,
-    /// Go on also where files are lost that the safety snapshot cannot keep; not whole directories, which you move away first.
+    /// Go on also where files are lost that the safety snapshot cannot keep; not whole directories, and not what stands in the place of one: those you move away first.
     #[arg(long)]
     pub(crate) force: bool,
 }
@@ -91,7 +91,7 @@ pub(crate) fn run(app: &App, args: &RestoreArgs) -> Outcome {
         .restore(&args.reference, &options)
         .map_err(|error| hint::reference_first(app, &workspace, "restore", &args.reference, error))
         .map_err(|error| hint::no_pattern(&workspace, &args.reference, &args.paths, error))?;
-    let exit = tell(app, &workspace, &report)?;
+    let exit = tell(app, &workspace, &report, args.how.force)?;
     if !app.ui.json && !report.dry_run {
         deleted(app, &report);
     }
@@ -106,8 +106,8 @@ pub(crate) fn settles(app: &App, workspace: &Workspace) -> Result<(), ah_plugin_
     Ok(())
 }
 
-/// Tells what a restore or an undo did, or would do.
-pub(crate) fn tell(app: &App, workspace: &Workspace, report: &RestoreReport) -> Outcome {
+/// Tells what a restore or an undo did, or would do; `forced`: asked for so.
+pub(crate) fn tell(app: &App, workspace: &Workspace, report: &RestoreReport, forced: bool) -> Outcome {
     if !report.dry_run {
         settles(app, workspace)?;
     }
@@ -124,12 +124,12 @@ pub(crate) fn tell(app: &App, workspace: &Workspace, report: &RestoreReport) -> 
     } else if let Some(safety) = &report.safety {
         app.ui.line(safety.id.as_str())?;
     }
-    aside(app, report, refused);
+    aside(app, report, refused, forced);
     Ok(exit)
 }
 
-/// What there is to say beside the result.
-pub(crate) fn aside(app: &App, report: &RestoreReport, refused: bool) {
+/// What there is to say beside the result; `refused`: of what would be, `forced` or not.
+pub(crate) fn aside(app: &App, report: &RestoreReport, refused: bool, forced: bool) {
     let target = &report.target;
     let name = target.label.as_ref().map_or_else(|| target.id.to_string(), |label| format!("{} ({label})", target.id));
     let done = if report.dry_run { "would restore" } else { "restored" };
@@ -159,8 +159,10 @@ pub(crate) fn aside(app: &App, report: &RestoreReport, refused: bool) {
         app.ui.note(note);
     }
     if report.dry_run && refused {
-        let way = way_out(&report.conflicts);
-        let hint = format!("{way}; `--dry-run --force` shows whether they can be lost instead");
+        let mut hint = way_out(&report.conflicts, forced).to_owned();
+        if !forced {
+            hint.push_str("; `--dry-run --force` shows whether they can be lost instead");
+        }
         app.ui.warning("this restore would be refused", Some(&hint));
     } else if !report.failed.is_empty() {
         let mut hints = Vec::new();

@@ -114,7 +114,7 @@ pub(crate) fn run(app: &App, args: &RewindArgs) -> Outcome {
 
 fn tell(app: &App, report: &RewindReport) {
     if let Some(restored) = &report.restore {
-        restore::aside(app, restored, false);
+        restore::aside(app, restored, false, false);
         restore::deleted(app, restored);
         // Several in a row are more than `undo` takes back, and the line on stdout is the agent's command.
         if let Some(safety) = &restored.safety {

@@ -243,3 +243,17 @@ fn gc_goes_on_for_who_was_killed_that_waited_for_a_commands_end() {
         world.fs(["rm", &name]);
     });
 }
+
+#[test]
+fn what_force_does_not_cover_is_told_so() {
+    let world = World::new();
+    world.write("dd/1", "one");
+    world.fs(["snapshot"]);
+    fs::remove_dir_all(world.root().join("dd")).unwrap();
+    mkfifo(&world.root().join("dd"), Mode::S_IRWXU).unwrap();
+    for words in [&["restore", "@"][..], &["restore", "@", "--dry-run"]] {
+        let said = |more: &[&str]| world.run([&["agent", "fs"], words, more].concat()).stderr;
+        assert!(said(&["--force"]).contains("`--force` does not cover these"), "{}", said(&["--force"]));
+        assert!(!said(&[]).contains("does not cover"), "{}", said(&[]));
+    }
+}

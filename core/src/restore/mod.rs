@@ -161,9 +161,9 @@ pub struct LeftAlone {
     pub reason: String,
 }
 
-/// What a person can do about what stands in the way of a restore.
+/// What a person can do about what stands in the way of a restore, also where it was `forced`.
 #[must_use]
-pub fn way_out(conflicts: &[LeftAlone]) -> &'static str {
+pub fn way_out(conflicts: &[LeftAlone], forced: bool) -> &'static str {
     let all = |reasons: &[&str]| conflicts.iter().all(|conflict| reasons.contains(&conflict.reason.as_str()));
     if all(&plan::IN_USE) {
         "something is at work on these: repeat it when that has stopped"
@@ -171,6 +171,8 @@ pub fn way_out(conflicts: &[LeftAlone]) -> &'static str {
         "have these opened by whom they belong to (`chmod`, `chown`)"
     } else if all(&[plan::MOUNTED_NOW]) {
         "unmount what is on these"
+    } else if forced {
+        "`--force` does not cover these: move them out of the way"
     } else {
         "move these out of the way"
     }

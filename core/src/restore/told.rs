@@ -65,7 +65,7 @@ pub(super) fn refusal(job: &Job, plan: &Plan) -> Error {
         false if job.paths.is_empty() => ", or name the paths to restore after `--`",
         false => ", or name others after `--`",
     };
-    error.with_hint(format!("{}{paths}{force}; `--dry-run` lists everything", way_out(conflicts)))
+    error.with_hint(format!("{}{paths}{force}; `--dry-run` lists everything", way_out(conflicts, job.force)))
 }
 
 /// Which restore an undo takes back: it may not be the one that comes to mind. One that changed nothing is none, and much may have come since.

@@ -492,6 +492,13 @@ impl<'a> Planner<'a> {
                     self.there.insert(dir);
                     break;
                 }
+                Ok(Some(_)) if self.wish.scope.holds(&dir) => {
+                    // Once for all that goes below.
+                    if !self.plan.conflicts.iter().any(|told| told.path == dir) {
+                        self.conflict(&dir, "it is not a directory now, and has to be one for what goes below it");
+                    }
+                    return Ok(false);
+                }
                 Ok(Some(_)) => {
                     self.conflict(path, format!("{dir} is not a directory now; restore that, too"));
                     return Ok(false);

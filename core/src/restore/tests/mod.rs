@@ -534,3 +534,18 @@ fn force_counts_where_it_would_help() {
     assert!(conflicts > 0 && forcible == 0);
     assert!(counts(&Ask { force: true, ..below("dir") }).0 > 0);
 }
+
+#[test]
+fn what_cannot_go_below_what_is_in_the_way_is_not_told_once_more() {
+    let lab = Lab::like_git();
+    for name in ["dir/a", "dir/sub/b"] {
+        lab.write(name, "old");
+    }
+    let target = lab.snapshot();
+    std::fs::remove_dir_all(lab.at("dir")).unwrap();
+    nix::unistd::mkfifo(&lab.at("dir"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let told = |scope| paths(&lab.plan(&lab.snapshot(), &target, &Ask { scope, ..Ask::default() }).conflicts);
+    assert_eq!(told(Scope::Everything), set(&["dir"]));
+    assert_eq!(told(Scope::Below(vec![path("dir")])), set(&["dir"]));
+    assert_eq!(told(Scope::Below(vec![path("dir/a")])), set(&["dir/a"]));
+}

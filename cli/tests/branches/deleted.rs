@@ -49,3 +49,18 @@ fn a_repository_that_is_gone_or_broken_holds_a_branch() {
     refused(&world, " deleted files\n");
     world.fs(["rm", "--force", "b"]);
 }
+
+#[test]
+fn a_file_that_is_a_directory_in_both_was_deleted_in_both() {
+    let world = World::new();
+    world.write("plain", "p");
+    let branch = branched(&world);
+    fs::write(branch.join("f"), "two").unwrap();
+    fs::remove_file(branch.join("plain")).unwrap();
+    fs::create_dir(branch.join("plain")).unwrap();
+    refused(&world, "nowhere else: 1 changed file, 1 deleted file\n");
+    fs::remove_file(world.root().join("plain")).unwrap();
+    fs::create_dir(world.root().join("plain")).unwrap();
+    refused(&world, "nowhere else: 1 changed file\n");
+    world.fs(["rm", "--force", "b"]);
+}

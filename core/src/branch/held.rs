@@ -372,6 +372,8 @@ impl Workspace {
                 let missing = |errno| matches!(errno, Errno::NOENT | Errno::NOTDIR);
                 rustix::fs::statat(here, path.as_path(), AtFlags::SYMLINK_NOFOLLOW).is_err_and(missing)
             }
+            // What is in it are changes of their own.
+            (Ok(Some(entry)), Some(after)) if after.kind == EntryKind::Dir => entry.kind == EntryKind::Dir,
             (Ok(Some(entry)), Some(after)) => {
                 matches!(after.kind, EntryKind::File | EntryKind::Symlink)
                     && entry.mode == after.mode

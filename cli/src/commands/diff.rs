@@ -117,6 +117,12 @@ fn show(app: &App, args: &DiffArgs, workspace: &Workspace) -> Outcome {
                 .stdout(|out| patch::write(out, app.ui.out, change.path.as_bytes(), before.as_ref(), after.as_ref()))?;
         }
         app.ui.some("not text, so not in the patch", left_out.into_iter());
+        let is_special = |change: &&ChangeRecord| {
+            [&change.before, &change.after].into_iter().flatten().any(|entry| entry.kind == EntryKind::Special)
+        };
+        let special: Vec<String> =
+            report.changes.iter().filter(is_special).map(|change| change.path.to_string()).collect();
+        app.ui.some("a special file, so not in the patch", special.into_iter());
         let is_new = |change: &&ChangeRecord| {
             let is_directory = |entry: &EntryRecord| entry.kind == EntryKind::Dir;
             change.after.as_ref().is_some_and(is_directory) && !change.before.as_ref().is_some_and(is_directory)

@@ -431,3 +431,14 @@ fn what_a_branch_began_with_is_had_by_the_command_that_it_names() {
         bench.at(&bench.0.root(), &["release", "--all"]);
     });
 }
+
+#[test]
+fn what_a_patch_leaves_out_is_named() {
+    Bench::each(|bench| {
+        let branch = bench.branch("b");
+        bench.sh(&format!("cd {} && mkfifo pipe && mkdir empty && echo two > f", branch.display()));
+        let patch = bench.ran(&branch, &["diff", "--patch"]);
+        assert!(patch.code == 0 && patch.stdout.contains("+two") && !patch.stdout.contains("pipe"), "{patch:?}");
+        assert!(patch.stderr.contains("not in the patch: pipe") && patch.stderr.contains("not in the patch: empty"));
+    });
+}

@@ -195,7 +195,6 @@ impl Workspace {
 
     fn free_branch(&self, name: &str) -> Result<(String, Place)> {
         let name = checked_name(name)?;
-        self.free_name(&name);
         let place = self.branch_place(&name, None)?;
         refuse_taken(&all(self.engine.home())?, &name, &place.path())?;
         Ok((name, place))

@@ -107,15 +107,15 @@ impl Workspace {
     }
 
     /// Takes away what is left under a name of a branch whose maker has ended: nobody was ever given it, and who makes another one need not wait for `gc`.
-    /// What cannot be taken away now has the name still.
-    pub(super) fn free_name(&self, name: &str) {
+    /// What cannot be taken away now has the name still. Who asks does not hold `stays`, which the snapshot that was taken for it waits for.
+    pub(crate) fn free_name(&self, name: &str) {
         let home = self.engine.home();
         let is_unmade = |file: &BranchFile| {
             let record = &file.record;
             record.name == name && record.origin == self.id && record.state == BranchState::Making
         };
         let Some(file) = all(home).ok().and_then(|files| files.into_iter().find(is_unmade)) else { return };
-        if home.may_remove("`branch`").is_err() {
+        if home.may_remove("`branch`").is_err() || self.go_on_removing(&file).is_err() {
             return;
         }
         let Ok(_alone) = self.refuse_being_made(&file) else { return };

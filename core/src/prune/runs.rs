@@ -112,9 +112,10 @@ impl Run {
         (by.unsigned_abs() > EVERY.unsigned_abs()).then_some(Jump { by, after: self.seq, until, half })
     }
 
-    /// Whether the machine was started anew since, as far as can be told.
+    /// Whether the machine was started anew since, as far as can be told. One that has run for longer finds a run of another machine, which has the
+    /// same `AH_HOME`.
     fn is_of_another_start(&self, up: Option<&(String, i64)>) -> bool {
-        self.up.as_ref().zip(up).is_some_and(|((then, _), (boot, _))| then != boot)
+        self.up.as_ref().zip(up).is_some_and(|((then, _), (boot, up))| then != boot && *up < EVERY)
     }
 
     /// That one, beside those that are known.
@@ -210,6 +211,9 @@ mod tests {
         // Nobody knows how long the machine was off.
         assert_eq!(by(100 + 2 * EVERY, "two", 60), None);
         assert_eq!((run.jump(i64::MAX, None, 9), by(i64::MIN, "one", 60)), (None, None));
+        let anew = |boot: &str, up| run.is_of_another_start(Some(&(boot.to_owned(), up)));
+        assert_eq!([anew("two", 60), anew("one", 60), anew("two", 2 * EVERY)], [true, false, false]);
+        assert!(!run.is_of_another_start(None));
     }
 
     #[test]

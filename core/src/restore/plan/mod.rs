@@ -170,6 +170,7 @@ pub(crate) fn plan(ground: &Ground<'_>, wish: &Wish<'_>, target: &Source<'_>, cx
         swapped: HashSet::new(),
         becoming: HashSet::new(),
         there: HashSet::new(),
+        in_the_way: HashSet::new(),
         rules: changes
             .iter()
             .filter(|change| ignored::of_rules(change, wish))
@@ -242,6 +243,8 @@ struct Planner<'a> {
     becoming: HashSet<RelPath>,
     /// Directories that are known to be there.
     there: HashSet<RelPath>,
+    /// What is told to be in the way.
+    in_the_way: HashSet<RelPath>,
     /// Directories whose own ignore rules change.
     rules: HashSet<RelPath>,
     plan: Plan,
@@ -494,7 +497,7 @@ impl<'a> Planner<'a> {
                 }
                 Ok(Some(_)) if self.wish.scope.holds(&dir) => {
                     // Once for all that goes below.
-                    if !self.plan.conflicts.iter().any(|told| told.path == dir) {
+                    if !self.in_the_way.contains(&dir) {
                         self.conflict(&dir, "it is not a directory now, and has to be one for what goes below it");
                     }
                     return Ok(false);
@@ -563,6 +566,7 @@ impl<'a> Planner<'a> {
     }
 
     fn conflict(&mut self, path: &RelPath, reason: impl Into<String>) {
+        self.in_the_way.insert(path.clone());
         self.plan.conflicts.push(LeftAlone { path: path.clone(), reason: reason.into() });
     }
 }

@@ -129,7 +129,7 @@ fn nothing_is_written_through_a_bind_mount() {
         // Mounted before the plan: in the way. Mounted after it: left alone.
         let plan = lab.plan(&lab.snapshot_without("shared"), &target, &Ask::default());
         assert_eq!(paths(&plan.conflicts), set(&["shared"]));
-        assert_eq!(way_out(&plan.conflicts), "unmount what is on these");
+        assert_eq!(way_out(&plan.conflicts, false), "unmount what is on these");
         ah_test_disks::unmount(&lab.at("shared"));
         std::fs::remove_file(lab.at("shared/gone")).unwrap();
         drop(plan);

@@ -544,8 +544,12 @@ fn what_cannot_go_below_what_is_in_the_way_is_not_told_once_more() {
     let target = lab.snapshot();
     std::fs::remove_dir_all(lab.at("dir")).unwrap();
     nix::unistd::mkfifo(&lab.at("dir"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let told = |scope| paths(&lab.plan(&lab.snapshot(), &target, &Ask { scope, ..Ask::default() }).conflicts);
-    assert_eq!(told(Scope::Everything), set(&["dir"]));
-    assert_eq!(told(Scope::Below(vec![path("dir")])), set(&["dir"]));
-    assert_eq!(told(Scope::Below(vec![path("dir/a")])), set(&["dir/a"]));
+    for (scope, told) in [
+        (Scope::Everything, "dir"),
+        (Scope::Below(vec![path("dir")]), "dir"),
+        (Scope::Below(vec![path("dir/a")]), "dir/a"),
+    ] {
+        let plan = lab.plan(&lab.snapshot(), &target, &Ask { scope, ..Ask::default() });
+        assert_eq!(plan.conflicts.iter().map(|one| one.path.to_string()).collect::<Vec<_>>(), [told]);
+    }
 }

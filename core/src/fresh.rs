@@ -39,7 +39,7 @@ impl Engine {
         let mut workspace = self.handle(record, root);
         let folder = workspace.folder();
         let file = file(&folder);
-        match Lock::share(&file) {
+        match Lock::of_there(&file, false) {
             // Between the two looks something may have been written down, or it may have been taken back.
             Ok(Some(lock)) => workspace.fresh = Some(lock).filter(|_| is_there_at_all(&file)),
             Ok(None) if is_there_at_all(&file) => return None,
@@ -71,7 +71,9 @@ impl Engine {
         if !is_there_at_all(&file(&folder)) {
             return Ok(());
         }
-        let Some(_alone) = Lock::try_take(&file(&folder), true)? else { return Ok(()) };
+        let Some(_alone) = Lock::of_there(&file(&folder), true)? else { return Ok(()) };
+        // Who found it by its id holds nothing but this, while they write something down.
+        let _timeline = workspace.lock("timeline")?;
         if !workspace.state()?.events.is_empty() || !session::names(&folder)?.is_empty() {
             return Ok(());
         }
@@ -87,9 +89,7 @@ impl Engine {
 impl Workspace {
     /// Something is written down of it: it stays.
     pub(crate) fn settle(&self) {
-        if self.fresh.is_some() {
-            let _ = fsio::remove_file(&file(&self.folder()));
-        }
+        let _ = fsio::remove_file(&file(&self.folder()));
     }
 }
 

@@ -66,11 +66,11 @@ impl Lock {
         let _ = open(path);
     }
 
-    /// Takes the lock of a file that is there, shared; none if somebody holds it alone.
-    pub(crate) fn share(path: &Path) -> Result<Option<Self>> {
+    /// As [`Lock::try_take`], of a file that is there.
+    pub(crate) fn of_there(path: &Path, alone: bool) -> Result<Option<Self>> {
         let opened = OpenOptions::new().read(true).custom_flags(NOFOLLOW_NONBLOCK).open(path);
         let file = opened.map_err(|e| failed("open the lock", path, &e))?;
-        Ok(try_lock(&file, false).map_err(|e| failed("lock", path, &e))?.then_some(Self { _file: file }))
+        Ok(try_lock(&file, alone).map_err(|e| failed("lock", path, &e))?.then_some(Self { _file: file }))
     }
 
     /// Takes the lock if it is free.

@@ -111,6 +111,11 @@ impl Workspace {
         let policy = if tight { policy.tightened(TIGHT) } else { policy };
         // What of these cannot go is no reason to leave the others.
         let untrimmed = self.remove_untrimmed(&policy);
+        if let Err(error) = &untrimmed
+            && error.kind == ErrorKind::Cancelled
+        {
+            return untrimmed.map(|()| 0);
+        }
         let (removed, _) = self.remove_recordings(&self.recording_verdicts(&policy)?)?;
         untrimmed.map(|()| removed)
     }

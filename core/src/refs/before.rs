@@ -1,7 +1,7 @@
 //! Which snapshot shows the workspace as it was at a place on the timeline where none was taken.
 //!
-//! The last one before, or the one that all files were put back to since. REFs and retention ask here, both, so that what a REF means is not
-//! removed as if nobody could mean it.
+//! The last one before, or the one that all files were put back to since. REFs and retention ask here, both, so that what a REF means outside
+//! of sessions and within the one it belongs to is not removed as if nobody could mean it.
 
 use ah_plugin_api::SnapshotId;
 

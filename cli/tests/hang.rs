@@ -1,4 +1,4 @@
-//! A provider that hangs is named, and does not take the command with it.
+//! A provider that hangs is named, and does not take the command with it; one that takes it is named, too.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -23,6 +23,27 @@ fn a_call_that_hangs_ends_the_command_with_5() {
     assert!(ran.stderr.lines().any(|line| line.starts_with("hint: ")), "{ran:?}");
     assert!(began.elapsed() < Duration::from_secs(100));
     // Others go on.
+    world.fs(["snapshot"]);
+}
+
+#[test]
+fn a_library_that_ends_the_process_is_named_and_that_is_no_success() {
+    let world = World::new();
+    world.write("f", "x");
+    let folder = ah_test_plugins::folder(&["quits"]);
+    let words = ["--provider-path", folder.path().to_str().unwrap(), "--provider", "quits"];
+    for command in [&["agent", "fs", "snapshot"][..], &["agent", "fs", "snapshot", "--json"]] {
+        let ran = world.run(words.iter().chain(command));
+        assert_eq!((ran.code, ran.stdout.as_str()), (1, ""), "{ran:?}");
+        assert!(ran.stderr.starts_with("error: the provider quits ("), "{ran:?}");
+        assert!(
+            ran.stderr.contains("/libah_provider_quits.so) ended the process in its operation snapshot\n"),
+            "{ran:?}"
+        );
+        assert!(ran.stderr.lines().any(|line| line.starts_with("hint: ")), "{ran:?}");
+    }
+    // Whoever ends as usual is not meant.
+    assert_eq!(world.run(words.iter().chain(&["agent", "fs", "status"])).code, 0);
     world.fs(["snapshot"]);
 }
 

@@ -14,13 +14,15 @@
 //!
 //! The privileged helper's providers come over its socket: [`helper`].
 //!
-//! A plugin's provider is then called through [`Watched`], if the caller sets a limit, so that a call that hangs is named.
+//! A plugin's provider is then called through [`Watched`], if the caller sets a limit, so that a call that hangs is named, and one that ends
+//! the process (`ending`).
 //!
 //! Not here: which provider serves a workspace (`ah-core`), how calls cross the boundary (`ah_plugin_api::abi`).
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod elf;
+mod ending;
 pub mod helper;
 mod load;
 mod report;

@@ -103,6 +103,21 @@ fn prepare(parent: Pid, null: &File) {
     }
 }
 
+/// Has `handler` run when this process ends by `exit`, or as `main` returns. If the system has no room for it, it does not run.
+pub(crate) fn at_exit(handler: extern "C" fn()) {
+    // SAFETY: the handler is a function of this program, which is there until the process is gone, and takes and gives nothing.
+    let _ = unsafe { nix::libc::atexit(handler) };
+}
+
+/// Writes a last word to stderr and ends this process at once, while it is ending: without locks that another thread may hold, and without what
+/// else would run at its end.
+pub(crate) fn say_and_end(last: &[u8], code: i32) -> ! {
+    // Who has closed it hears nothing.
+    let _ = rustix::io::write(rustix::stdio::stderr(), last);
+    // SAFETY: ends the process at once.
+    unsafe { nix::libc::_exit(code) }
+}
+
 /// Waits until `fd` has something to say, or is closed on the other side.
 fn wait_readable(fd: &impl AsFd, limit: Duration) -> bool {
     let end = Instant::now() + limit;

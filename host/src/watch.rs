@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 use ah_plugin_api::wire::{Caller, Op, guard, waits_for_reader};
 use ah_plugin_api::{Context, Error, ErrorKind, LogLevel, Observer, Progress, Result};
 
+use crate::ending;
+
 /// How often the caller's wish to stop is looked at.
 const TICK: Duration = Duration::from_millis(20);
 /// How long a call may be silent once it shall stop. The contract wants a look at that every 100 ms.
@@ -25,7 +27,7 @@ const MAX_IDLE: usize = 8;
 /// A [`Caller`] whose calls are given up when they give no sign of life.
 pub struct Watched<C> {
     caller: Arc<C>,
-    what: String,
+    what: Arc<str>,
     limit: Duration,
     /// Calls that were given up and have not come to an end since.
     hung: Mutex<Vec<(Op, Arc<Life>)>>,
@@ -57,7 +59,13 @@ enum Event {
 impl<C: Caller + 'static> Watched<C> {
     /// Watches `caller`. `what` names it in errors, as in "*what* does not answer".
     pub fn new(caller: C, what: String, limit: Duration) -> Self {
-        Self { caller: Arc::new(caller), what, limit, hung: Mutex::default(), idle: Mutex::new(Vec::new()) }
+        Self {
+            caller: Arc::new(caller),
+            what: what.into(),
+            limit,
+            hung: Mutex::default(),
+            idle: Mutex::new(Vec::new()),
+        }
     }
 
     fn unavailable(&self, op: Op, again: bool) -> Error {
@@ -87,12 +95,15 @@ impl<C: Caller + 'static> Watched<C> {
     }
 
     fn worker(&self) -> Result<SyncSender<Job>> {
-        let caller = Arc::clone(&self.caller);
+        let (caller, what) = (Arc::clone(&self.caller), Arc::clone(&self.what));
         let (sender, jobs) = sync_channel::<Job>(1);
         let work = move || {
             for Job { op, request, fds, life } in jobs {
                 let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(std::os::fd::AsFd::as_fd).collect();
-                let result = guard(|| caller.call(op, &request, &borrowed, &Context::new(&*life)));
+                let result = {
+                    let _call = ending::Call::begin(&what, op);
+                    guard(|| caller.call(op, &request, &borrowed, &Context::new(&*life)))
+                };
                 life.ended.store(true, Ordering::Relaxed);
                 let _ = life.events.send(Event::Done(result));
             }

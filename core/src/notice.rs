@@ -19,6 +19,8 @@ text_enum! {
         Config = "config",
         /// The chosen provider failed and another one took over.
         Degraded = "degraded",
+        /// The process that took an automatic snapshot ended before its provider had answered.
+        CaptureStopped = "capture-stopped",
         /// A plugin was not loaded.
         Plugin = "plugin",
         /// A restore was interrupted.

@@ -32,6 +32,7 @@ impl Engine {
     pub fn workspace(&self, path: &Path, access: Access) -> Result<Workspace> {
         let workspace = self.find_or_register(path, access)?;
         workspace.tell_what_lacks();
+        workspace.tell_of_stopped();
         let unsettled = workspace.look_at_restores()?;
         background::resume(&workspace, unsettled);
         Ok(workspace)

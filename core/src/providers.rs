@@ -151,6 +151,11 @@ impl Engine {
         })
     }
 
+    /// The library of a provider that has been looked for.
+    pub(crate) fn library_of(&self, name: &ProviderName) -> Option<PathBuf> {
+        self.inner.plugins.get()?.get(name)?.path.clone()
+    }
+
     fn look_for_plugins(&self, explicit: Vec<PathBuf>) -> ProviderSet {
         let state = self.home().join("plugins");
         let options = ah_host::Options {

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use ah_plugin_api::wire::Op;
 use ah_plugin_api::{Context, Dir, Error, ErrorKind, Mode, Place, ProbeRequest, Provider, ProviderName, Result};
 use serde::Serialize;
 
@@ -14,6 +15,7 @@ use crate::config::Config;
 use crate::convert::convert_command;
 use crate::engine::Engine;
 use crate::fsio;
+use crate::moments::Attempt;
 use crate::providers::ServedProvider;
 use crate::text;
 use crate::workspace::{Served, Workspace};
@@ -250,6 +252,8 @@ pub(crate) struct Choices<'a> {
     helped: bool,
     /// What those that were asked said.
     pub(crate) verdicts: Vec<Candidate>,
+    /// A worker's: notes each that is asked.
+    pub(crate) attempt: Option<&'a Attempt<'a>>,
 }
 
 impl Choices<'_> {
@@ -315,6 +319,7 @@ impl Choices<'_> {
         let existing = path.is_dir().then(|| Dir::open(path)).transpose()?;
         let store = existing.map_or_else(|| self.workspace.engine.scratch_store(), Ok)?;
         let place = Place::new(&store).with_workspace(&self.dir);
+        let _noted = self.attempt.map(|attempt| attempt.calls(&served.name, Op::Probe.as_str()));
         Ok(self.wanted.ask(served, &place, Some(self.purpose), &self.workspace.context()))
     }
 
@@ -367,6 +372,7 @@ impl Workspace {
         let dir = self.open_dir()?;
         let filesystem = filesystem(&dir)?;
         let waiting = wanted.order(&set.providers, filesystem);
-        Ok(Choices { workspace: self, dir, filesystem, wanted, purpose, waiting, helped: false, verdicts: Vec::new() })
+        let (helped, verdicts, attempt) = (false, Vec::new(), None);
+        Ok(Choices { workspace: self, dir, filesystem, wanted, purpose, waiting, helped, verdicts, attempt })
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use ah_plugin_api::wire::DEFECT;
+use ah_plugin_api::wire::{DEFECT, Op};
 use ah_plugin_api::{
     Capability, CapturePolicy, ChangedBelow, Context, DestroyRequest, Dir, Durability, Error, ErrorKind, ProviderName,
     Reference, Result, Snapshot, SnapshotId, SnapshotRequest,
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::background;
 use crate::config::Config;
 use crate::ids::{SessionName, looks_like_id, snapshot_id};
-use crate::moments::{FilesChanged, MomentUpdate};
+use crate::moments::{Attempt, FilesChanged, MomentUpdate};
 use crate::notice::{Notice, NoticeKind};
 use crate::record::{OmittedRecord, SnapshotKind, SnapshotRecord};
 use crate::refs;
@@ -172,6 +172,7 @@ impl Workspace {
             return Ok(taking.with(served, Vec::new())?);
         }
         let mut choices = self.choices(&config, Purpose::Capture)?;
+        choices.attempt = behind.and_then(|behind| behind.attempt);
         let mut served = choices.next_usable()?.ok_or_else(|| choices.nobody())?;
         let mut degraded: Vec<EventBody> = Vec::new();
         loop {
@@ -273,6 +274,8 @@ pub(crate) struct Behind<'a> {
     pub(crate) look: &'a dyn Fn() -> Result<Vec<MomentUpdate>>,
     /// Whether they get one of their own, even where nothing has changed.
     pub(crate) own: bool,
+    /// A worker's: notes each call of a provider that it may not survive.
+    pub(crate) attempt: Option<&'a Attempt<'a>>,
 }
 
 /// The snapshot that is on the timeline now.
@@ -352,11 +355,17 @@ impl Taking<'_> {
         let request = self.request(served)?;
         // Held until the line is written, so that gc does not take a snapshot in the making for an orphan.
         let _making = workspace.lock_as("orphans", false)?;
+        let attempt = self.behind.and_then(|behind| behind.attempt);
+        let noted = attempt.map(|attempt| attempt.calls(&served.name, Op::Snapshot.as_str()));
         workspace.refuse_going()?;
         let snapshot = workspace.take_by(served, &dir, &request).map_err(Failed::ByProvider)?;
         let mut record = SnapshotRecord::of(&snapshot, &served.name, self.options.kind, &self.session);
         record.kept = self.options.keep;
         record.attributes = self.attributes();
+        match noted {
+            Some(noted) => drop(noted),
+            None => workspace.forget_stopped(&served.name),
+        }
         let mut before = before;
         before.extend(
             snapshot

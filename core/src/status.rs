@@ -10,7 +10,7 @@ use crate::attend::{Standing, is_dead, standing_at};
 use crate::branch::{self, BranchFile, BranchRecord};
 use crate::engine::{Access, Engine};
 use crate::ids::{BranchId, WorkspaceId};
-use crate::moments::told;
+use crate::moments::{Trying, told};
 use crate::notice::{Notice, NoticeKind};
 use crate::providers::RefusedPlugin;
 use crate::record::SnapshotRecord;
@@ -65,6 +65,9 @@ pub struct Status {
     /// The last time that the chosen provider failed, and who took over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub degraded: Option<String>,
+    /// What the process that took the last automatic snapshot was at when it ended, if it did not come to the end of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<String>,
     /// Whether automatic snapshots are paused, as the disk has less room than shall stay free.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
@@ -155,6 +158,7 @@ impl Engine {
             leases: Vec::new(),
             interrupted: None,
             degraded: None,
+            stopped: None,
             paused: false,
             missing: self
                 .missing()?
@@ -240,6 +244,7 @@ impl Status {
         self.leases = workspace.leases()?;
         self.interrupted = workspace.interrupted()?;
         self.degraded = degraded(&state.events);
+        self.stopped = Trying::stopped(workspace).map(|trying| trying.told());
         self.paused = workspace.is_paused();
         Ok(())
     }

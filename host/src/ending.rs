@@ -6,7 +6,8 @@
 //! The main thread is nobody's: when it ends the process, the program has come to its end, and a call that is open then was given up. Nor does
 //! it run a library; so in a child that a library forked, whose only thread is its main thread, the handler does nothing either.
 //!
-//! No signal is handled: after one nothing in the process can be relied upon. Nor is `_exit` seen, which passes over handlers.
+//! No signal is handled: after one nothing in the process can be relied upon. What `abort` or a crash ends (or `_exit`, which passes over
+//! handlers) is found by what `ah-core` wrote down before it called (`moments/trying.rs`).
 
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 

@@ -1,6 +1,6 @@
 //! Bare `ah`: the state of this workspace, and the three commands that make sense next.
 
-use ah_core::Status;
+use ah_core::{NoticeKind, Status};
 use serde::Serialize;
 
 use crate::app::App;
@@ -35,6 +35,7 @@ pub(crate) fn run(app: &App) -> Outcome {
     if app.ui.json {
         app.answer(&status.root, &Shape { status: &status, next: &next })?;
     } else {
+        app.answer_tells(NoticeKind::CaptureStopped);
         write(app, &status, &next)?;
     }
     Ok(Exit::Done)
@@ -86,6 +87,9 @@ fn write(app: &App, status: &Status, next: &[Next]) -> Result<(), Failure> {
         }
         if let Some(degraded) = &status.degraded {
             writeln!(out, "{}: {}", painter.paint("degraded", Style::Warning), text::line(degraded))?;
+        }
+        if let Some(stopped) = &status.stopped {
+            writeln!(out, "{}: {}", painter.paint("stopped", Style::Warning), text::line(stopped))?;
         }
         if status.paused {
             let paused = painter.paint("paused", Style::Warning);

@@ -41,6 +41,7 @@ pub(crate) fn run(app: &App, args: &StatusArgs) -> Outcome {
         app.answer(&status.root, &Shape { status: &status })?;
     } else {
         app.answer_tells(NoticeKind::Plugin);
+        app.answer_tells(NoticeKind::CaptureStopped);
         write(app, &status)?;
     }
     Ok(exit(&status))
@@ -68,6 +69,9 @@ fn write(app: &App, status: &Status) -> Result<(), Failure> {
         }
         if let Some(degraded) = &status.degraded {
             writeln!(out, "{}  {}", painter.paint("degraded", Style::Warning), text::line(degraded))?;
+        }
+        if let Some(stopped) = &status.stopped {
+            writeln!(out, "{}   {}", painter.paint("stopped", Style::Warning), text::line(stopped))?;
         }
         if status.paused {
             let what = "automatic snapshots, as the disk has too little room; `ah agent fs prune --dry-run` shows what is kept";

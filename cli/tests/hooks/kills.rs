@@ -4,7 +4,7 @@
 use std::fs;
 use std::time::Duration;
 
-use crate::agent::{Agent, cat, is_waiting, settled, text, until};
+use crate::agent::{Agent, cat, is_waiting, moments, settled, text, until};
 use crate::support::World;
 
 /// The workers of that world that run.
@@ -112,4 +112,79 @@ fn a_tool_whose_hook_was_killed_while_it_waited_is_known_to_run() {
     let moment = moments.iter().rfind(|moment| moment["kind"] == "tool").unwrap();
     assert_eq!(moment["inexact"], true, "{moment}");
     assert_ne!(cat(&world, text(moment, "id"), "f").as_deref(), Some("three"));
+}
+
+#[test]
+fn a_library_that_takes_workers_along_is_named_and_each_moment_is_given_up() {
+    let world = World::new();
+    world.write("f", "start");
+    let plugins = ah_test_plugins::folder(&["dies"]);
+    for (key, value) in [("provider-path", plugins.path().to_str().unwrap()), ("provider", "dies")] {
+        assert_eq!(world.run(["config", "set", key, value]).code, 0);
+    }
+    let names_it = |text: &str| text.contains("snapshot of the provider dies (") && text.contains("provider_dies.so)");
+    let mut agent = Agent::claude(&world, "s1");
+    agent.patient = false;
+    agent.start();
+    agent.prompt("go");
+    agent.writes("f", "one");
+    agent.stop();
+    // What is told before anybody has given up.
+    world.wait_for_background();
+    assert!(is_waiting(&world));
+    let status = world.json("status", &["agent", "fs", "status"]);
+    assert!(names_it(text(&status["status"], "stopped")), "{status}");
+    assert!(world.run(["agent", "fs", "status"]).stdout.lines().any(|line| line.starts_with("stopped ")));
+    let notices = world.json("timeline", &["timeline"])["notices"].as_array().unwrap().clone();
+    let notice = notices.iter().find(|notice| notice["kind"] == "capture-stopped").unwrap();
+    assert!(names_it(text(notice, "message")) && text(notice, "hint").contains("gc"), "{notice}");
+    // Each is tried some times, by whoever comes; those who try die of it, so that they are not asked how they ended.
+    for _ in 0..12 {
+        if is_waiting(&world) {
+            world.run(["agent", "fs", "gc"]);
+        }
+    }
+    assert!(!is_waiting(&world), "moments wait for ever");
+    let all = moments(&world);
+    assert!(all.len() >= 4, "{all:?}");
+    for moment in &all {
+        let reason = text(moment, "reason");
+        assert!(moment["snapshot"].is_null() && names_it(reason) && reason.ends_with(", 3 times by now"), "{moment}");
+    }
+    // Until one is taken. That the others have none is still told.
+    assert!(world.json("status", &["agent", "fs", "status"])["status"]["stopped"].is_string());
+    world.use_git();
+    agent.patient = true;
+    agent.writes("f", "two");
+    let now = settled(&world);
+    let (last, before) = now.split_last().unwrap();
+    assert_eq!(cat(&world, text(last, "id"), "f").as_deref(), Some("two"));
+    assert!(before.iter().all(|moment| names_it(text(moment, "reason"))), "{before:?}");
+    assert!(world.json("status", &["agent", "fs", "status"])["status"]["stopped"].is_null());
+}
+
+#[test]
+fn what_a_person_takes_after_a_stopped_worker_ends_the_warning() {
+    let world = World::on_git();
+    world.write("f", "start");
+    world.fs(["snapshot"]);
+    world.wait_for_background();
+    let note = |provider: &str, pid: u32| {
+        let holder = serde_json::json!({"pid": pid, "start": 1});
+        let note = serde_json::json!({"provider": provider, "operation": "snapshot", "since": "2026-01-01T00:00:00Z",
+            "holder": holder, "moments": [], "tries": {}});
+        fs::write(crate::agent::folder(&world).join("trying.json"), note.to_string()).unwrap();
+    };
+    let stopped = || world.json("status", &["agent", "fs", "status"])["status"]["stopped"].is_string();
+    // What still runs has not stopped.
+    let me = std::process::id();
+    fs::write(crate::agent::folder(&world).join("trying.json"), "{").unwrap();
+    assert!(!stopped());
+    note("another", me);
+    assert!(stopped(), "that number is another process's now");
+    world.fs(["snapshot"]);
+    assert!(stopped(), "another provider's is not over");
+    note("git", me);
+    world.fs(["snapshot"]);
+    assert!(!stopped());
 }

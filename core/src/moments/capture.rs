@@ -20,7 +20,7 @@ use crate::lock::{Lock, boot_id};
 use crate::moments::pace::Pace;
 use crate::moments::pending::{self, Pending, Waiting};
 use crate::moments::tools::{Running, Tools};
-use crate::moments::{Moment, MomentKind, MomentUpdate, fence};
+use crate::moments::{Attempt, Moment, MomentKind, MomentUpdate, fence};
 use crate::record::SnapshotKind;
 use crate::snapshot::{Behind, Listed, SnapshotOptions};
 use crate::timeline::EventBody;
@@ -63,13 +63,14 @@ impl Workspace {
         let mut settled = false;
         let since = std::time::Instant::now();
         while !pending::all(self)?.is_empty() {
-            let Some(_lock) = Lock::try_take(&self.capture_lock(), true)? else {
+            let Some(workers) = Lock::try_take(&self.capture_lock(), true)? else {
                 if since.elapsed() > OTHERS {
                     return Ok(settled);
                 }
                 std::thread::sleep(LOOK);
                 continue;
             };
+            self.settle_stopped(&workers)?;
             self.wait_for_more()?;
             let mut sessions: Vec<SessionName> = Vec::new();
             for waiting in pending::all(self)? {
@@ -81,7 +82,7 @@ impl Workspace {
             sessions.sort_by_key(|session| !fence::is_hurried(self, session));
             let mut failed = None;
             for session in sessions {
-                match self.capture_for(&session) {
+                match self.capture_for(&session, &workers) {
                     Ok(()) => settled = true,
                     Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),
                     // The others' moments do not wait for it.
@@ -144,7 +145,7 @@ impl Workspace {
     }
 
     /// Takes one snapshot for all moments of a session that wait by now.
-    fn capture_for(&self, session: &SessionName) -> Result<()> {
+    fn capture_for(&self, session: &SessionName, workers: &Lock) -> Result<()> {
         let mut moments: Vec<(Waiting, Pending)> = Vec::new();
         for waiting in pending::all(self)?.into_iter().filter(|waiting| waiting.session == *session) {
             if let Some(left) = pending::read(self, &waiting)? {
@@ -159,10 +160,22 @@ impl Workspace {
         let refused = self.pace().refuses(&pace).filter(|_| !asked);
         let taken = match refused {
             Some(reason) => self.give_up(session, &moments, &reason).map(|()| None),
-            None => self.take_for(session, &moments, &mut pace, asked),
+            None => {
+                let attempt = Attempt::of(self, &moments, workers)?;
+                self.take_for(session, &moments, &mut pace, asked, &attempt)
+            }
         };
         let taken = taken?;
-        for (waiting, _) in &moments {
+        self.settled(session, &moments)?;
+        if let Some(taken) = taken {
+            self.after_capture(session, &moments, &taken);
+        }
+        Ok(())
+    }
+
+    /// What became of moments stands on the timeline: they wait no longer.
+    pub(super) fn settled(&self, session: &SessionName, moments: &[(Waiting, Pending)]) -> Result<()> {
+        for (waiting, _) in moments {
             pending::settled(self, waiting)?;
         }
         fence::calm(self, session);
@@ -171,9 +184,6 @@ impl Workspace {
         let _ = self.leave_late(session, lates);
         if moments.iter().any(|(_, left)| left.kind == MomentKind::SessionStart) {
             let _ = self.end_vanished();
-        }
-        if let Some(taken) = taken {
-            self.after_capture(session, &moments, &taken);
         }
         Ok(())
     }
@@ -184,6 +194,7 @@ impl Workspace {
         moments: &[(Waiting, Pending)],
         pace: &mut Pace,
         asked: bool,
+        attempt: &Attempt<'_>,
     ) -> Result<Option<Taken>> {
         let tools = Tools::of(&self.folder(), session);
         let said = RefCell::new(Vec::new());
@@ -194,7 +205,7 @@ impl Workspace {
             ..SnapshotOptions::default()
         };
         pace.begins();
-        match self.snapshot_behind(&options, Behind { session, look: &look, own: asked }) {
+        match self.snapshot_behind(&options, Behind { session, look: &look, own: asked, attempt: Some(attempt) }) {
             // A line that is not on disk yet is no less than was asked for.
             Ok((listed, _)) => {
                 pace.took(matches!(listed, Listed::New(_)));
@@ -208,7 +219,7 @@ impl Workspace {
     }
 
     /// Writes down why moments have no snapshot.
-    fn give_up(&self, session: &SessionName, moments: &[(Waiting, Pending)], reason: &str) -> Result<()> {
+    pub(super) fn give_up(&self, session: &SessionName, moments: &[(Waiting, Pending)], reason: &str) -> Result<()> {
         let update = |(waiting, _): &(Waiting, Pending)| {
             let update = MomentUpdate::new(waiting.moment.clone());
             EventBody::MomentUpdate(Box::new(MomentUpdate { reason: Some(reason.to_owned()), ..update }))

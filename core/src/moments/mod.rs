@@ -1,7 +1,7 @@
 //! Moments: labelled points on a session's timeline, and the snapshots that belong to them.
 //!
 //! - `record` is what one is, `pending` those that wait for their snapshot, `capture` the worker that takes it and `pace` how often,
-//!   `answers` what it does when nobody waits any more.
+//!   `trying` what is left of one that a provider takes along, `answers` what it does when nobody waits any more.
 //! - `tools` is what tells an exact snapshot from an inexact one, `fence` what keeps most of them exact.
 //!
 //! Not here: how a person names one (`refs`), and what agents call for (`agent`).
@@ -13,6 +13,7 @@ mod pace;
 mod pending;
 mod record;
 mod tools;
+mod trying;
 
 use std::cell::RefCell;
 
@@ -33,6 +34,7 @@ use pending::{Pending, Waiting};
 pub(crate) use capture::told;
 pub(crate) use pace::Rules;
 pub(crate) use tools::{Running, ToolId, Tools};
+pub(crate) use trying::{Attempt, Trying};
 
 pub use record::{
     FilesChanged, Moment, MomentKind, MomentRecord, MomentTool, MomentUpdate, RecordingPosition, TranscriptPosition,
@@ -133,7 +135,8 @@ impl Workspace {
         let said = RefCell::new(Vec::new());
         let look = || self.overtaken(&tools, &waits).inspect(|updates| said.borrow_mut().clone_from(updates));
         let options = SnapshotOptions { label, kind: SnapshotKind::Manual, ..SnapshotOptions::default() };
-        let error = match self.snapshot_behind(&options, Behind { session: &session, look: &look, own: true }) {
+        let behind = Behind { session: &session, look: &look, own: true, attempt: None };
+        let error = match self.snapshot_behind(&options, behind) {
             Ok((listed, synced)) => {
                 for update in said.take() {
                     moment.record.update(&MomentUpdate { snapshot: Some(listed.shown().id), ..update });

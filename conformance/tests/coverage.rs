@@ -30,7 +30,10 @@ const NOT_CHECKED: &[(&str, &str)] = &[
     ("Cost: a few system calls.", "cost is measured, not tested (scripts/bench)"),
     ("Only when the question itself", "cannot be brought about from outside"),
     ("Cost grows with what changed", "cost is measured, not tested (scripts/bench)"),
-    ("`DataLoss` if the store cannot be read.", "depends on how a store is made; `failure.damage` damages each"),
+    (
+        "`DataLoss` if the store cannot be read.",
+        "depends on how a store is made; `failure.damage` and `failure.damage-found` damage each",
+    ),
     (
         "`FailedPrecondition` if some cannot be looked for now",
         "needs a disk that goes away; the tests of Btrfs and ZFS take theirs away",

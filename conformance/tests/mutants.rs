@@ -34,6 +34,11 @@ enum Fault {
     SaysNothingOfAnOmission,
     OmitsForNoReason,
     ClaimsHardLinks,
+    ClaimsOwners,
+    ClaimsOneInstant,
+    ClaimsDurability,
+    ClaimsSpecialFiles,
+    ViewLosesLargeFiles,
     ClaimsExactModes,
     ViewIsWritable,
     ViewLosesNanoseconds,
@@ -79,7 +84,11 @@ const FOUND_BY: &[(Fault, &str)] = &[
     (Fault::LeavesAFile, "hands-off.workspace"),
     (Fault::SaysNothingOfAnOmission, "exact.special-files"),
     (Fault::OmitsForNoReason, "exact.sample"),
-    (Fault::ClaimsHardLinks, "exact.hard-links"),
+    (Fault::ClaimsHardLinks, "exact.hard-links-stay"),
+    (Fault::ClaimsOneInstant, "exact.one-instant"),
+    (Fault::ClaimsDurability, "answers.always-durable"),
+    (Fault::ClaimsSpecialFiles, "exact.special-files-kept"),
+    (Fault::ViewLosesLargeFiles, "exact.large"),
     (Fault::ClaimsExactModes, "views.exact-modes"),
     (Fault::ViewIsWritable, "views.by-mode"),
     (Fault::ViewLosesNanoseconds, "exact.times"),
@@ -110,6 +119,21 @@ const FOUND_BY: &[(Fault, &str)] = &[
     (Fault::CancelledIsInternal, "cancel.snapshot"),
     (Fault::Panics, "answers.usage"),
 ];
+
+impl Fault {
+    /// What is claimed without being kept.
+    fn claims(self) -> Option<Capability> {
+        match self {
+            Self::ClaimsHardLinks => Some(Capability::HardLinks),
+            Self::ClaimsOwners => Some(Capability::Owners),
+            Self::ClaimsOneInstant => Some(Capability::PointInTime),
+            Self::ClaimsDurability => Some(Capability::AlwaysDurable),
+            Self::ClaimsSpecialFiles => Some(Capability::SpecialFiles),
+            Self::ClaimsExactModes => Some(Capability::ExactViewModes),
+            _ => None,
+        }
+    }
+}
 
 /// The in-memory provider with a fault.
 struct Faulty {
@@ -161,6 +185,10 @@ impl Faulty {
                     std::fs::set_permissions(above.at(""), bits).unwrap();
                     above.mtime("", time).unwrap();
                 }
+                Fault::ViewLosesLargeFiles if meta.len() > 64 << 20 => {
+                    Editor::new(path.parent().unwrap()).chmod("", 0o700).unwrap();
+                    std::fs::remove_file(path).unwrap();
+                }
                 Fault::ViewFollowsSymlinks if meta.is_symlink() => {
                     let Ok(contents) = std::fs::read(path) else { continue };
                     let above = Editor::new(path.parent().unwrap());
@@ -193,14 +221,9 @@ impl Provider for Faulty {
             Fault::DescribesItselfDifferently => {
                 description.version = format!("1.{}", self.calls.fetch_add(1, Ordering::Relaxed));
             }
-            Fault::ClaimsHardLinks => {
-                description.capabilities.insert(Capability::HardLinks);
-            }
-            Fault::ClaimsExactModes => {
-                description.capabilities.insert(Capability::ExactViewModes);
-            }
             _ => {}
         }
+        description.capabilities.extend(self.fault.claims());
         description
     }
 
@@ -398,6 +421,18 @@ fn every_fault_is_found() {
         }
     }
     assert!(missed.is_empty(), "{missed:#?}");
+}
+
+#[test]
+fn who_makes_all_files_roots_does_not_keep_owners() {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: needs root");
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let report = report_of(Fault::ClaimsOwners, &only("exact.owners"));
+    let Outcome::Failed { message, .. } = &report.cases[0].outcome else { panic!("{:?}", report.cases) };
+    assert!(message.contains("belongs to"), "{message}");
 }
 
 #[test]

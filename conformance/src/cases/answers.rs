@@ -102,6 +102,12 @@ pub(super) const CASES: &[Case] = &[
         run: sync,
     },
     Case {
+        id: "answers.always-durable",
+        clauses: &["`snapshot` commits before it returns, so that an `instant` snapshot is `durable`."],
+        needs: &[Need::Has(Capability::AlwaysDurable)],
+        run: always_durable,
+    },
+    Case {
         id: "answers.entries",
         clauses: &[
             "Number of captured entries, directories included, where known.",
@@ -366,10 +372,6 @@ fn sync(f: &Fixture) -> Check {
     let durable = f.take_with(&request, &[])?;
     ensure!(durable.snapshot.durability == Durability::Durable, "a durable snapshot was asked for and not given");
     let instant = f.take("instant")?;
-    ensure!(
-        !f.has(Capability::AlwaysDurable) || instant.snapshot.durability == Durability::Durable,
-        "the provider is always durable, but an instant snapshot is not"
-    );
     let cx = Context::quiet();
     for taken in [&durable, &instant, &instant] {
         let request = SnapshotRef { snapshot: taken.reference() };
@@ -380,6 +382,19 @@ fn sync(f: &Fixture) -> Check {
     let request = SnapshotRef { snapshot: Reference::new("no-such-snapshot")? };
     let sync = f.provider().sync(&f.place_without_workspace(), &request, &cx);
     refused(sync, &[ErrorKind::NotFound], "sync of what is not there")
+}
+
+fn always_durable(f: &Fixture) -> Check {
+    f.ws.sample()?;
+    let instant = f.take("instant")?.snapshot;
+    ensure!(
+        instant.durability == Durability::Durable,
+        "the provider is always durable, but an instant snapshot is {}",
+        instant.durability
+    );
+    let stat = f.another()?.stat(&instant.reference)?;
+    ensure!(stat.durability == Durability::Durable, "a snapshot that was durable is {} later", stat.durability);
+    Ok(())
 }
 
 fn entries(f: &Fixture) -> Check {

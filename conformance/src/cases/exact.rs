@@ -2,14 +2,12 @@
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-use ah_plugin_api::{Capability, Context, EntryKind, ErrorKind, OmitReason, Provider, RelPath, Timestamp};
+use ah_plugin_api::{Capability, Context, EntryKind, Error, ErrorKind, OmitReason, Provider, RelPath, Timestamp};
 use rustix::fs::{Mode, OFlags};
 
-use crate::case::{Case, Check, Need, Trouble, ensure, refused};
-use crate::fixture::{Fixture, path};
+use crate::case::{Case, Check, Need, Trouble, describe, ensure, refused};
+use crate::fixture::{Fixture, Taken, path};
 use crate::tree::Tree;
 
 const SHOWS: &str = "A view, `read_dir` and `read` show the captured tree";
@@ -44,8 +42,25 @@ pub(super) const CASES: &[Case] = &[
         needs: &[],
         run: times,
     },
-    Case { id: "exact.hard-links", clauses: &[NOT_KEPT], needs: &[], run: hard_links },
-    Case { id: "exact.special-files", clauses: &[NOT_KEPT], needs: &[], run: special_files },
+    Case { id: "exact.hard-links", clauses: &[NOT_KEPT], needs: &[], run: |f| linked(f).map(drop) },
+    Case {
+        id: "exact.hard-links-stay",
+        clauses: &["Hard links between captured files stay hard links."],
+        needs: &[Need::Has(Capability::HardLinks)],
+        run: hard_links_stay,
+    },
+    Case {
+        id: "exact.special-files",
+        clauses: &[NOT_KEPT],
+        needs: &[Need::Lacks(Capability::SpecialFiles)],
+        run: special_files,
+    },
+    Case {
+        id: "exact.special-files-kept",
+        clauses: &["FIFOs, sockets and device nodes are kept."],
+        needs: &[Need::Has(Capability::SpecialFiles)],
+        run: special_files,
+    },
     Case {
         id: "exact.unreadable",
         clauses: &[NOT_KEPT, "This user may not read it."],
@@ -71,10 +86,16 @@ pub(super) const CASES: &[Case] = &[
         run: other_filesystem,
     },
     Case {
-        id: "exact.changing",
-        clauses: &["a file that changes while it is read is read again, then omitted as [`OmitReason::Changing`]"],
+        id: "exact.large",
+        clauses: &["names (any bytes but NUL and `/`), contents, kinds"],
         needs: &[],
-        run: changing,
+        run: large,
+    },
+    Case {
+        id: "exact.owners",
+        clauses: &["Owner and group are kept."],
+        needs: &[Need::Root, Need::Has(Capability::Owners)],
+        run: owners,
     },
 ];
 
@@ -320,23 +341,23 @@ fn times(f: &Fixture) -> Check {
     f.shows(&first)
 }
 
-fn hard_links(f: &Fixture) -> Check {
-    use std::os::unix::fs::MetadataExt;
+fn linked(f: &Fixture) -> Check<Taken> {
     f.ws.write("one", "linked")?;
     f.ws.mkdir("dir")?;
     f.ws.link("one", "dir/two")?;
     f.ws.link("one", "three")?;
     let taken = f.take("a")?;
     f.shows(&taken)?;
-    if f.has(Capability::HardLinks) {
-        let view = f.mount(&taken, "v", &[])?;
-        let inode = |name: &str| -> Check<u64> { Ok(view.path.join(name).metadata()?.ino()) };
-        ensure!(
-            inode("one")? == inode("dir/two")? && inode("one")? == inode("three")?,
-            "hard links are three files now"
-        );
-        f.unmount(&view)?;
-    }
+    Ok(taken)
+}
+
+fn hard_links_stay(f: &Fixture) -> Check {
+    use std::os::unix::fs::MetadataExt;
+    let view = f.mount(&linked(f)?, "v", &[])?;
+    let inode = |name: &str| -> Check<u64> { Ok(view.path.join(name).metadata()?.ino()) };
+    let one = inode("one")? == inode("dir/two")? && inode("one")? == inode("three")?;
+    f.unmount(&view)?;
+    ensure!(one, "hard links are three files now");
     Ok(())
 }
 
@@ -395,6 +416,78 @@ fn sparse(f: &Fixture) -> Check {
     Ok(())
 }
 
+/// Larger than what is kept by the way, and, where holes cost nothing, than what 32 bits count: with something at both ends and past half of that.
+fn large(f: &Fixture) -> Check {
+    use std::os::unix::fs::FileExt;
+    const MARK: &[u8] = b"here";
+    // All of it is written by who does not keep holes.
+    let size: u64 = if f.has(Capability::SparseFiles) { (4 << 30) + 1 } else { (100 << 20) + 1 };
+    let marked = [0, size / 2 + 5, size - MARK.len() as u64];
+    f.provider().look_away();
+    f.ws.write("small", "x")?;
+    let file = std::fs::File::create(f.ws.at("large"))?;
+    if let Err(error) = file.set_len(size) {
+        return Err(Trouble::Skip(format!("no file of {size} bytes can be here: {error}")));
+    }
+    for at in marked {
+        file.write_all_at(MARK, at)?;
+    }
+    let no_room = |error: &Error| error.kind == ErrorKind::ResourceExhausted;
+    let skip = |error: Error| Trouble::Skip(format!("{size} bytes have no room here: {}", describe(&error)));
+    let snapshot = match f.provider().snapshot(&f.place(), &f.request("a"), &Context::quiet()) {
+        Err(error) if no_room(&error) => return Err(skip(error)),
+        taken => taken?,
+    };
+    ensure!(snapshot.omitted.is_empty(), "a file of {size} bytes is not captured: {:?}", snapshot.omitted);
+    let view = match f.try_mount(&snapshot.reference, "v", &[]) {
+        Err(error) if no_room(&error) => return Err(skip(error)),
+        view => view?,
+    };
+    let seen = std::fs::File::open(view.path.join("large")).and_then(|shown| {
+        let mut found = [[0; MARK.len()]; 3];
+        for (found, at) in found.iter_mut().zip(marked) {
+            shown.read_exact_at(found, at)?;
+        }
+        Ok((shown.metadata()?.len(), found))
+    });
+    f.unmount(&view)?;
+    let (len, found) =
+        seen.map_err(|e| Trouble::Failed(format!("a file of {size} bytes is not whole in the view: {e}")))?;
+    ensure!(len == size, "a file of {size} bytes has {len} in the view");
+    ensure!(
+        found.iter().all(|found| found == MARK),
+        "a file of {size} bytes has other contents in the view: {found:?}"
+    );
+    Ok(())
+}
+
+fn owners(f: &Fixture) -> Check {
+    use std::os::unix::fs::{MetadataExt, lchown};
+    const OWNER: (u32, u32) = (12_345, 23_456);
+    f.ws.sample()?;
+    let names = ["README.md", "src", "src/main.rs", "void", "dangling"];
+    for name in names {
+        if let Err(error) = lchown(f.ws.at(name), Some(OWNER.0), Some(OWNER.1)) {
+            return Err(Trouble::Skip(format!("root gives no files away here: {error}")));
+        }
+    }
+    let taken = f.take("a")?;
+    let view = f.mount(&taken, "v", &[])?;
+    let owner = |name: &str| -> std::io::Result<_> {
+        let found = view.path.join(name).symlink_metadata()?;
+        Ok((found.uid(), found.gid()))
+    };
+    let seen: std::io::Result<Vec<_>> = names.iter().map(|name| owner(name)).chain([owner("run.sh")]).collect();
+    f.unmount(&view)?;
+    let mut seen = seen?;
+    let mine = f.ws.at("run.sh").metadata()?;
+    ensure!(seen.pop() == Some((mine.uid(), mine.gid())), "run.sh belongs to somebody else in the view");
+    for (name, found) in names.iter().zip(seen) {
+        ensure!(found == OWNER, "{name} belongs to {found:?} in the view, and to {OWNER:?} in the workspace");
+    }
+    Ok(())
+}
+
 fn xattrs(f: &Fixture) -> Check {
     f.ws.write("file", "x")?;
     let flags = rustix::fs::XattrFlags::empty();
@@ -426,61 +519,6 @@ fn other_filesystem(f: &Fixture) -> Check {
     f.unmount(&view)?;
     drop(mount);
     ensure!(!crossed, "a file of another filesystem was captured");
-    Ok(())
-}
-
-/// A writer changes the beginning of a large file, then its end, with more than a clock tick between. Whoever reads through
-/// it while that goes on, and does not notice, has a beginning and an end that were never there together.
-fn changing(f: &Fixture) -> Check {
-    use std::os::unix::fs::FileExt;
-    const SIZE: u64 = 8 << 20;
-    f.provider().look_away();
-    f.ws.write("still", "still")?;
-    let file = std::fs::File::create(f.ws.at("busy"))?;
-    file.set_len(SIZE)?;
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| -> Check {
-        let writer = scope.spawn(|| -> std::io::Result<()> {
-            for n in 1u64.. {
-                for offset in [0, SIZE - 8] {
-                    file.write_all_at(&n.to_le_bytes(), offset)?;
-                    std::thread::sleep(Duration::from_millis(12));
-                }
-                if stop.load(Ordering::Relaxed) {
-                    break;
-                }
-            }
-            Ok(())
-        });
-        let result = (0..3).try_for_each(|i| captured_while_changing(f, &format!("s{i}"), SIZE));
-        stop.store(true, Ordering::Relaxed);
-        let _ = writer.join();
-        result
-    })
-}
-
-fn captured_while_changing(f: &Fixture, id: &str, size: u64) -> Check {
-    let snapshot = f.provider().snapshot(&f.place(), &f.request(id), &Context::quiet())?;
-    if let Some(omission) = snapshot.omitted.first() {
-        ensure!(
-            snapshot.omitted.len() == 1 && omission.path == path("busy") && omission.reason == OmitReason::Changing,
-            "only the busy file may be omitted, as changing: {:?}",
-            snapshot.omitted
-        );
-        ensure!(!f.has(Capability::PointInTime), "a point-in-time provider omits a file because it is changing");
-        return Ok(());
-    }
-    let taken = crate::fixture::Taken { snapshot, tree: Tree::default() };
-    let view = f.mount(&taken, "v", &[])?;
-    let shown = std::fs::read(view.path.join("busy"))?;
-    f.unmount(&view)?;
-    ensure!(shown.len() as u64 == size, "the busy file has {} bytes instead of {size}", shown.len());
-    let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |n, &byte| n << 8 | u64::from(byte));
-    let (begin, end) = (number(&shown[..8]), number(&shown[shown.len() - 8..]));
-    ensure!(
-        begin == end || begin == end + 1,
-        "a file was captured that never was: its beginning is the {begin}th, its end the {end}th version"
-    );
     Ok(())
 }
 

@@ -35,12 +35,18 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         id: "failure.damage",
+        clauses: &["`DataLoss` for damaged data", "One damaged snapshot is left out and logged."],
+        needs: &[Need::Lacks(Capability::FindsDamage)],
+        run: damage,
+    },
+    Case {
+        id: "failure.damage-found",
         clauses: &[
             "`DataLoss` for damaged data",
             "One damaged snapshot is left out and logged.",
             "damage of the store reads as `DataLoss`, never as other contents.",
         ],
-        needs: &[],
+        needs: &[Need::Has(Capability::FindsDamage)],
         run: damage,
     },
     Case {

@@ -5,6 +5,7 @@
 //! it is taken: never `/`, `..`, or a file of the machine.
 
 mod answers;
+mod busy;
 mod cancel;
 mod changed;
 mod clones;
@@ -25,9 +26,10 @@ use crate::case::Case;
 
 /// Every case, those of one part together, the plain ones first.
 pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
-    let parts: [&'static [Case]; 16] = [
+    let parts: [&'static [Case]; 17] = [
         answers::CASES,
         exact::CASES,
+        busy::CASES,
         changed::CASES,
         immutable::CASES,
         reading::CASES,
@@ -50,12 +52,24 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
 mod tests {
     use std::collections::BTreeSet;
 
+    use ah_plugin_api::Capability;
+
+    use crate::case::Need;
+
     #[test]
     fn ids_are_unique_and_every_case_quotes_the_contract() {
         let mut seen = BTreeSet::new();
         for case in super::all() {
             assert!(seen.insert(case.id), "{} is there twice", case.id);
             assert!(!case.clauses.is_empty(), "{} checks nothing", case.id);
+        }
+    }
+
+    #[test]
+    fn each_capability_that_is_claimed_is_tested() {
+        for capability in Capability::ALL.iter().filter(|capability| **capability != Capability::Unknown) {
+            let is_tested = super::all().any(|case| case.needs.contains(&Need::Has(*capability)));
+            assert!(is_tested, "no case is for who claims {capability}");
         }
     }
 }

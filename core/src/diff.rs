@@ -231,7 +231,7 @@ impl Workspace {
                 return Ok(true);
             }
             if snapshot.get().is_none() {
-                let shelf = self.shelf(&served, &scratch);
+                let shelf = self.shelf(served, &scratch);
                 let _ = snapshot.set(shelf.open(&from.reference, &cx)?);
             }
             let snapshot = snapshot.get().ok_or_else(|| Error::new(ErrorKind::Internal, "no snapshot was opened"))?;

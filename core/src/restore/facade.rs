@@ -279,7 +279,7 @@ impl Workspace {
         self.refuse_going()?;
         let Saved { snapshot: safety, other, note } = self.save_present(&served, &workspace, &policy, everything)?;
         let saver = other.as_ref().unwrap_or(&served);
-        let safety_shelf = self.shelf(&saver, &scratch);
+        let safety_shelf = self.shelf(saver, &scratch);
         let unlisted = Unlisted { saver, safety: &safety };
         let wish = Wish {
             safety: &safety,

@@ -320,7 +320,11 @@ pub(crate) fn parse(arguments: &[OsString], env: &Env) -> Result<Cli, ExitCode> 
     };
     // The explanations and all other commands are for help and for errors alone, and cost more than all the rest.
     let lean = lean(arguments).unwrap_or_else(Cli::command);
-    read(lean).or_else(|_| read(command())).map_err(|error| failure::usage(error, arguments, colour))
+    let again = |error: clap::Error| match error.kind() {
+        clap::error::ErrorKind::DisplayVersion => Err(error),
+        _ => read(command()),
+    };
+    read(lean).or_else(again).map_err(|error| failure::usage(error, arguments, colour))
 }
 
 /// The tree of commands without those beside the one that `arguments` name, if they begin with it. It reads what the whole tree
@@ -334,6 +338,10 @@ fn lean(arguments: &[OsString]) -> Option<clap::Command> {
     };
     if let Some(only) = only {
         return Some(Globals::augment_args(clap::Command::new("ah")).subcommand(only));
+    }
+    // And for the look before it, whether we can be run at all.
+    if arguments.len() == 2 && arguments[1] == "--version" {
+        return Some(clap::Command::new("ah").version(env!("CARGO_PKG_VERSION")));
     }
     let [_, agent, fs, name, ..] = arguments else { return None };
     if agent != "agent" || fs != "fs" {
@@ -414,6 +422,14 @@ mod tests {
             };
             assert_eq!(read(lean(&words).unwrap()), read(Cli::command()), "{line:?}");
         }
+    }
+
+    #[test]
+    fn the_version_is_told_without_the_whole_tree() {
+        let words = ["ah", "--version"].map(OsString::from);
+        let told = |command: clap::Command| command.try_get_matches_from(&words).unwrap_err().to_string();
+        assert_eq!(told(lean(&words).unwrap()), told(Cli::command()));
+        assert!(lean(&["ah", "--version", "hook"].map(OsString::from)).is_none());
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Which events are hooked, and the command that an agent is to run for each.
 //!
 //! The command goes through `/bin/sh` by itself, since some agents use the user's own shell, which may be any. It calls the `ah` that wrote it and no other,
-//! since what else is in `PATH` under that name may be anything. It ends with 0 in any case: where that `ah` is gone, or cannot be run (of another machine, damaged),
-//! it reads its input to the end and does nothing. So the shell waits for `ah`, which answers by what it writes, never by its status. The command is
-//! known again by all of it but the place of `ah`: what others wrote may begin and end alike.
+//! since what else is in `PATH` under that name may be anything. Where that `ah` is gone, or cannot be run (of another machine, damaged), it reads its input to
+//! the end, does nothing and ends with 0: to agents another status is a word. Whether it runs is seen by running it once, for its version. Then `ah` takes
+//! the shell's place, so that who ends the command ends `ah`, and nothing has the agent's pipes any more. The command is known again by all of it but the
+//! place of `ah`: what others wrote may begin and end alike.
 
 use std::path::{Path, PathBuf};
 
@@ -82,9 +83,10 @@ pub(super) fn ah_of(command: &str) -> Option<PathBuf> {
 }
 
 /// What the shell is given: now, and by former versions, whose hooks are taken out and brought up to date as well.
-fn scripts(agent: Agent) -> [String; 3] {
+fn scripts(agent: Agent) -> [String; 4] {
     let nothing = if agent == Agent::Gemini { "cat >/dev/null; echo {}" } else { "cat >/dev/null" };
     [
+        format!("\"$0\" --version </dev/null >/dev/null 2>&1 && exec \"$0\" hook {agent}; {nothing}"),
         format!("[ -x \"$0\" ] && \"$0\" hook {agent} || {{ {nothing}; }}; exit 0"),
         format!("[ -x \"$0\" ] && exec \"$0\" hook {agent}; {nothing}"),
         format!("a=$0; [ -x \"$a\" ] || a=$(command -v ah) || {{ {nothing}; exit 0; }}; exec \"$a\" hook {agent}"),
@@ -109,7 +111,7 @@ fn command(agent: Agent, ah: &Path) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write as _;
+    use std::io::{BufRead as _, Write as _};
     use std::os::unix::fs::PermissionsExt as _;
     use std::process::{Command, Stdio};
 
@@ -136,12 +138,13 @@ mod tests {
         let place = dir.path().join("it's a place");
         std::fs::create_dir(&place).unwrap();
         let ah = place.join("ah");
-        std::fs::write(&ah, "#!/bin/sh\nwc -c >/dev/null; echo \"$@\"\n").unwrap();
+        std::fs::write(&ah, "#!/bin/sh\n[ \"$1\" = --version ] && exit\nwc -c; echo \"$@\"\n").unwrap();
         std::fs::set_permissions(&ah, std::fs::Permissions::from_mode(0o755)).unwrap();
         for agent in Agent::ALL {
             let hook = &of(agent, &ah).unwrap()[0];
             assert!(is_ours(&hook.command));
-            assert_eq!(run(&hook.command, "/usr/bin:/bin"), (0, format!("hook {agent}\n")));
+            let whole = format!("{}\nhook {agent}\n", 1 << 20);
+            assert_eq!(run(&hook.command, "/usr/bin:/bin"), (0, whole), "{agent}");
             assert_eq!(ah_of(&hook.command).as_deref(), Some(&*ah));
             // Another one is in PATH, which may be anything.
             let gone = dir.path().join("gone");
@@ -173,6 +176,31 @@ mod tests {
     }
 
     #[test]
+    fn who_ends_the_command_ends_ah() {
+        let dir = tempfile::tempdir().unwrap();
+        let ah = dir.path().join("ah");
+        std::fs::write(&ah, "#!/bin/sh\n[ \"$1\" = --version ] && exit\necho $$\nwhile read -r line; do :; done\n")
+            .unwrap();
+        std::fs::set_permissions(&ah, std::fs::Permissions::from_mode(0o755)).unwrap();
+        for agent in Agent::ALL {
+            let command = &of(agent, &ah).unwrap()[0].command;
+            let mut shell = Command::new("/bin/sh");
+            let mut child = shell.args(["-c", command]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+            let mut told = std::io::BufReader::new(child.stdout.take().unwrap());
+            let mut line = String::new();
+            told.read_line(&mut line).unwrap();
+            let is_it = line.trim() == child.id().to_string();
+            // It would wait for more of its input.
+            let input = child.stdin.take();
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert!(is_it, "{agent}: another process has the pipes");
+            assert_eq!(told.read_line(&mut line).unwrap(), 0, "{agent}: {line}");
+            drop(input);
+        }
+    }
+
+    #[test]
     fn commands_of_former_versions_are_ours() {
         let former = "exec /bin/sh -c 'a=$0; [ -x \"$a\" ] || a=$(command -v ah) || { cat >/dev/null; exit 0; }; exec \"$a\" hook claude' \
                       '/it'\\''s here/ah' ah-hook";
@@ -180,6 +208,9 @@ mod tests {
         assert_eq!(ah_of(former).as_deref(), Some(Path::new("/it's here/ah")));
         let former =
             "exec /bin/sh -c '[ -x \"$0\" ] && exec \"$0\" hook gemini; cat >/dev/null; echo {}' /opt/ah ah-hook";
+        assert_eq!(ah_of(former).as_deref(), Some(Path::new("/opt/ah")));
+        let former =
+            "exec /bin/sh -c '[ -x \"$0\" ] && \"$0\" hook codex || { cat >/dev/null; }; exit 0' /opt/ah ah-hook";
         assert_eq!(ah_of(former).as_deref(), Some(Path::new("/opt/ah")));
         assert_eq!((ah_of("/bin/ah ah-hook"), ah_of("exec /bin/sh -c 'x' '/a ah-hook")), (None, None));
     }

@@ -8,14 +8,27 @@ use crate::engine::Engine;
 use crate::fsio;
 use crate::restore::Ignores;
 
+/// Why Git takes a file along.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TakenBy {
+    /// The index has it: it is taken whatever is ignored.
+    Index,
+    /// No rule of the repository's or the user's ignores it: `git add -A` takes it.
+    NoRule,
+}
+
 impl Engine {
-    /// Whether `git add -A` in the directory `root` would take `file` along, which is below it: there is a repository, and no rule of its or the user's
-    /// ignores the file. No, where that cannot be told.
+    /// Whether Git takes `file` along in the directory `root`, which it is below, and why. `None` where it does not, where there is no repository, and where
+    /// that cannot be told.
     #[must_use]
-    pub fn git_would_take(&self, root: &Path, file: &RelPath) -> bool {
+    pub fn taken_by_git(&self, root: &Path, file: &RelPath) -> Option<TakenBy> {
         let policy = CapturePolicy { global_ignore: self.global_ignore(), ..CapturePolicy::default() };
-        let ignores = Dir::open(root).and_then(|top| Ignores::open(top, &policy));
-        ignores.is_ok_and(|ignores| ignores.in_repository() && !ignores.ignored(file, false))
+        let ignores = Dir::open(root).and_then(|top| Ignores::open(top, &policy)).ok()?;
+        match ignores.in_index(file) {
+            None => None,
+            Some(true) => Some(TakenBy::Index),
+            Some(false) => (!ignores.ignored(file, false)).then_some(TakenBy::NoRule),
+        }
     }
 
     /// The contents of the user's global ignore files.

@@ -85,6 +85,7 @@ pub use exec::{ExecError, ExecOptions};
 pub use forget::{Forgotten, Kept};
 pub use gc::{GcOptions, GcReport};
 pub use ids::{BranchId, LeaseId, SessionName, WorkspaceId};
+pub use ignored::TakenBy;
 pub use list::{SnapshotDetails, SnapshotFilter};
 pub use moments::{
     FilesChanged, Moment, MomentKind, MomentRecord, MomentTool, MomentUpdate, NewMoment, Point, RecordingPosition,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use ah_agents::settings::{self, Change, Installed, OneRun, Scope, Target};
 use ah_agents::{Agent, Home};
-use ah_core::{Error, ErrorKind, LastEvent, RelPath, Result, UnkeptCall, text};
+use ah_core::{Error, ErrorKind, LastEvent, RelPath, Result, TakenBy, UnkeptCall, text};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
@@ -160,11 +160,21 @@ impl Settings {
     fn taken_along(&self, app: &App, file: &Path) -> Result<Option<String>> {
         let Some(top) = self.project.as_ref().filter(|_| self.scope == Scope::Project) else { return Ok(None) };
         let Ok(inside) = file.strip_prefix(top) else { return Ok(None) };
-        let inside = RelPath::new(inside.as_os_str().as_bytes())?;
-        Ok(app.engine()?.git_would_take(top, &inside).then(|| {
-            "Git does not ignore it, and it names places of this machine; in the project: \
-             `echo '**/.claude/settings.local.json' >> \"$(git rev-parse --git-path info/exclude)\"`"
-                .to_owned()
+        let path = RelPath::new(inside.as_os_str().as_bytes())?;
+        // The file may be missing, its folder too, and its last line may have no end.
+        let exclude = "`f=\"$(git rev-parse --git-path info/exclude)\" && mkdir -p \"${f%/*}\" && \
+                       printf '\\n%s\\n' '**/.claude/settings.local.json' >> \"$f\"`";
+        Ok(app.engine()?.taken_by_git(top, &path).map(|why| match why {
+            TakenBy::NoRule => {
+                format!("Git does not ignore it, and it names places of this machine; in the project: {exclude}")
+            }
+            TakenBy::Index => {
+                let inside = text::shell(inside.as_os_str());
+                format!(
+                    "Git's index has it, and it names places of this machine; in the project: \
+                     `git rm --cached -- {inside}`, and where nothing ignores it {exclude}"
+                )
+            }
         }))
     }
 

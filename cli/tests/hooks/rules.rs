@@ -221,26 +221,53 @@ fn a_projects_hooks_are_run_at_its_top() {
 #[test]
 fn who_installs_hooks_for_a_project_hears_that_git_would_take_them_along() {
     let world = World::new();
-    let git = |words: &[&str]| {
-        let mut git = std::process::Command::new("git");
-        git.args(words).current_dir(world.root()).env("GIT_CONFIG_GLOBAL", "/dev/null");
-        let done = git.output().unwrap();
-        assert!(done.status.success(), "git {words:?}: {}", String::from_utf8_lossy(&done.stderr));
+    // With no settings but the repository's.
+    let output = |program: &str, words: &[&str]| {
+        let mut command = std::process::Command::new(program);
+        command
+            .args(words)
+            .current_dir(world.root())
+            .env("GIT_CONFIG_GLOBAL", "/dev/null")
+            .env("GIT_CONFIG_NOSYSTEM", "1");
+        let done = command.output().unwrap();
+        assert!(done.status.success(), "{program} {words:?}: {}", String::from_utf8_lossy(&done.stderr));
         String::from_utf8(done.stdout).unwrap()
     };
+    let git = |words: &[&str]| output("git", words);
     let told = || {
         let ran = world.run(["agent", "hooks", "install", "claude", "--project"]);
         assert_eq!(ran.code, 0, "{ran:?}");
         ran.stderr
     };
-    assert!(!told().contains("does not ignore"), "there is no repository");
+    let names_it = |note: &str| note.contains("names places of this machine");
+    let does_what_it_says = |note: &str| {
+        let mut commands = note.split('`').skip(1).step_by(2).peekable();
+        assert!(commands.peek().is_some(), "{note}");
+        commands.for_each(|command| drop(output("sh", &["-c", command])));
+    };
+    assert!(!names_it(&told()), "there is no repository");
     git(&["init", "-q"]);
     let note = told();
     assert!(note.contains("Git does not ignore it"), "{note}");
-    // What it says helps.
-    let command = note.split('`').find(|part| part.starts_with("echo ")).unwrap();
-    let mut shell = std::process::Command::new("sh");
-    assert!(shell.args(["-c", command]).current_dir(world.root()).status().unwrap().success());
+    does_what_it_says(&note);
     assert_eq!(git(&["status", "--porcelain"]), "");
-    assert!(!told().contains("does not ignore"), "it is ignored by now");
+    assert!(!names_it(&told()), "it is ignored by now");
+    // What was ignored before stays so, also by a line without an end.
+    world.write("secret.key", "x");
+    world.write(".git/info/exclude", "secret.key");
+    does_what_it_says(&told());
+    assert_eq!(git(&["status", "--porcelain"]), "");
+    // As of a repository made from a template of one's own.
+    fs::remove_file(world.root().join("secret.key")).unwrap();
+    fs::remove_dir_all(world.root().join(".git/info")).unwrap();
+    does_what_it_says(&told());
+    assert_eq!(git(&["status", "--porcelain"]), "");
+    // A file that the index has is taken along whatever is ignored.
+    git(&["add", "-f", ".claude/settings.local.json"]);
+    git(&["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "x"]);
+    let note = told();
+    assert!(note.contains("Git's index has it"), "{note}");
+    does_what_it_says(&note);
+    assert_eq!(git(&["status", "--porcelain"]), "D  .claude/settings.local.json\n");
+    assert!(!names_it(&told()), "it is ignored, and in the index no more");
 }

@@ -35,9 +35,10 @@ impl Ignores {
         Ok(Self { top, rules, known: Mutex::default() })
     }
 
-    /// Whether a repository has the workspace in its work tree.
-    pub(crate) fn in_repository(&self) -> bool {
-        self.rules.tracked().is_some()
+    /// Whether the index has a file of the repository's that has the workspace in its work tree; none if there is no such repository.
+    pub(crate) fn in_index(&self, path: &RelPath) -> Option<bool> {
+        let (tracked, prefix) = self.rules.tracked()?;
+        Some(tracked.contains(&[prefix, path.as_bytes()].concat()))
     }
 
     /// Whether a path is ignored, or excluded by configuration.

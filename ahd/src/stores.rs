@@ -155,7 +155,8 @@ fn what_stays(provider: &dyn Provider, place: &Place<'_>, partial: bool, cx: &Co
     if count > 0 {
         return Ok(Some(text::count(count, "snapshot", "snapshots")));
     }
-    Ok((!last.actions.is_empty()).then(|| last.actions.join(", ")))
+    let rest = [last.stays, last.actions].concat();
+    Ok((!rest.is_empty()).then(|| rest.join(", ")))
 }
 
 /// What was done with a store that was to be forgotten.

@@ -248,11 +248,8 @@ impl Workspace {
                 let request = DestroyRequest::Snapshot(snapshot.reference);
                 served.provider.destroy(&served.place(), &request, &self.context())?;
             }
-            self.reclaim(name, false, &mut GcReport::default())?;
-            // What it tells of again has to stay for now, and it knows of that by its store alone.
-            let mut stays = GcReport::default();
-            self.reclaim(name, false, &mut stays)?;
-            match stays.actions.into_iter().next() {
+            // It knows by its store alone of what has to stay for now.
+            match self.reclaim(name, false, &mut GcReport::default())?.into_iter().next() {
                 None => Ok(()),
                 Some(what) => {
                     Err(Error::new(ErrorKind::FailedPrecondition, what).with_hint("see to that, then repeat"))

@@ -494,8 +494,11 @@ pub struct Converted {
 /// What `reclaim` did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct Reclaimed {
-    /// One sentence for each thing that was finished or undone, once; and for each that a person has to see to first, as long as that is so.
+    /// One sentence for each thing that was finished or undone, once.
     pub actions: Vec<String>,
+    /// One sentence for each thing that a person has to see to first, as long as that is so: what this store knows of it is to be kept until then.
+    #[serde(default)]
+    pub stays: Vec<String>,
     /// Bytes given back.
     pub bytes: u64,
     /// The writable clones whose files lie in this store: as long as there are any, it is not to be removed. Of providers that keep clones

@@ -43,7 +43,7 @@ pub struct GcOptions {
 /// What a gc did.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct GcReport {
-    /// One sentence for each thing that was finished or undone.
+    /// One sentence for each thing that was finished or undone, or that a person has to see to first.
     pub actions: Vec<String>,
     /// What could not be done, one sentence each.
     pub failures: Vec<String>,
@@ -138,7 +138,7 @@ impl Workspace {
             let outcome = self.reconcile(&name, &mut report);
             all_asked &= outcome.is_ok();
             report.note(&format!("reconciling with {name}"), outcome)?;
-            let outcome = self.reclaim(&name, false, &mut report);
+            let outcome = self.reclaim(&name, false, &mut report).map(|stays| report.actions.extend(stays));
             report.note(&format!("reclaiming in {name}"), outcome)?;
         }
         // After all were asked: a snapshot that is only not on the timeline is listed again by then.
@@ -176,7 +176,7 @@ impl Workspace {
             let Some(lock) = Lock::try_take(&path, true)? else { return Ok(()) };
             let (before, began) = (report.actions.len(), Instant::now());
             for name in self.stores()? {
-                let outcome = self.reclaim(&name, true, report);
+                let outcome = self.reclaim(&name, true, report).map(drop);
                 report.note(&format!("reclaiming in {name}"), outcome)?;
             }
             drop(lock);
@@ -208,7 +208,7 @@ impl Workspace {
                 continue;
             }
             for name in workspace.stores()? {
-                let outcome = workspace.reclaim(&name, false, report);
+                let outcome = workspace.reclaim(&name, false, report).map(|stays| report.actions.extend(stays));
                 report.note(&format!("reclaiming in {name} of {}", workspace.root().display()), outcome)?;
             }
         }
@@ -221,8 +221,8 @@ impl Workspace {
         Ok(names.into_iter().filter_map(|name| ProviderName::new(name).ok()).collect())
     }
 
-    /// Lets a provider finish or undo what crashes left, in its store and in each folder where it makes things.
-    pub(crate) fn reclaim(&self, name: &ProviderName, auto: bool, report: &mut GcReport) -> Result<()> {
+    /// Lets a provider finish or undo what crashes left, in its store and in each folder where it makes things; what has to stay until a person has seen to it.
+    pub(crate) fn reclaim(&self, name: &ProviderName, auto: bool, report: &mut GcReport) -> Result<Vec<String>> {
         let served = self.serve(name)?;
         let mut targets = vec![self.mounts_dir()?];
         if !auto {
@@ -232,10 +232,12 @@ impl Workspace {
                 opened => targets.push(opened?),
             }
         }
+        let mut stays = Vec::new();
         for target in &targets {
-            self.reclaim_in(&served, target, auto, report)?;
+            // The last one says what stays of all.
+            stays = self.reclaim_in(&served, target, auto, report)?;
         }
-        Ok(())
+        Ok(stays)
     }
 
     /// The same, in one folder.
@@ -245,7 +247,7 @@ impl Workspace {
         target: &Dir,
         auto: bool,
         report: &mut GcReport,
-    ) -> Result<()> {
+    ) -> Result<Vec<String>> {
         let dir = self.dir_that_answers();
         let place = served.place().with_target(target);
         let place = dir.as_ref().map_or(place, |dir| place.with_workspace(dir));
@@ -254,6 +256,6 @@ impl Workspace {
         let reclaimed = home.with_reserve(|| served.provider.reclaim(&place, &request, &self.context()))?;
         report.actions.extend(reclaimed.actions);
         report.bytes = report.bytes.saturating_add(reclaimed.bytes);
-        Ok(())
+        Ok(reclaimed.stays)
     }
 }

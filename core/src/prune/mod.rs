@@ -277,6 +277,6 @@ impl Workspace {
         if self.engine.home().original().is_some() {
             return Ok(());
         }
-        self.reclaim_in(&self.serve(name)?, &self.mounts_dir()?, false, &mut GcReport::default())
+        self.reclaim_in(&self.serve(name)?, &self.mounts_dir()?, false, &mut GcReport::default()).map(drop)
     }
 }

@@ -1,8 +1,8 @@
 //! A workspace that is to be none any more; the command line's tests have the rest.
 
-use crate::lab::Lab;
+use crate::lab::{Fake, Lab};
 use crate::restores::{reboot, restored};
-use ah_core::{Access, ErrorKind, RestoreOptions, SnapshotFilter, SnapshotOptions};
+use ah_core::{Access, ErrorKind, GcOptions, RestoreOptions, SnapshotFilter, SnapshotOptions};
 use std::fs;
 
 #[test]
@@ -82,4 +82,28 @@ fn one_whose_place_another_one_came_to_is_not_removed_by_that_place() {
     assert!(error.kind == ErrorKind::FailedPrecondition, "{error:?}");
     assert!(error.hint.unwrap().contains(&format!("adopt {}", first.id())));
     assert_eq!(lab.engine().workspace(&elsewhere, Access::Existing).unwrap().id(), first.id());
+}
+
+#[test]
+fn what_has_to_stay_in_a_store_keeps_the_workspace_and_what_was_done_does_not() {
+    let mut fake = Fake::new("fake", Some(50));
+    // It keeps nothing in its store but what it knows.
+    let temp = tempfile::tempdir().unwrap();
+    fake.filesystems = [rustix::fs::statfs(temp.path()).unwrap().f_type as u32].into();
+    let lab = Lab::with(vec![fake.clone()], fake);
+    lab.step("a", "1");
+    let say = |stays: &'static [&'static str]| {
+        *lab.fake.of_reclaims.lock().unwrap() = Some(Box::new(move |mut reclaimed| {
+            reclaimed.actions.push("gave back the space of 1 removed snapshot".to_owned());
+            reclaimed.stays = stays.iter().map(ToString::to_string).collect();
+            Ok(reclaimed)
+        }));
+    };
+    say(&["kept it"]);
+    let report = lab.open().gc(&GcOptions::default()).unwrap();
+    assert_eq!(report.actions.iter().filter(|action| *action == "kept it").count(), 1, "{report:?}");
+    let error = lab.open().forget().unwrap_err();
+    assert!(error.kind == ErrorKind::FailedPrecondition && error.causes == ["kept it"], "{error:?}");
+    say(&[]);
+    lab.open().forget().unwrap();
 }

@@ -21,7 +21,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_
 pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
     // What cannot be finished now keeps nothing else; it is told in the end.
     let converted = convert::reclaim(place, cx);
-    let mut actions = converted.as_ref().ok().cloned().unwrap_or_default();
+    let mut actions = converted.as_ref().map(|converted| converted.actions.clone()).unwrap_or_default();
     if !request.auto {
         let count = elsewhere::clear(place.store)?;
         if count > 0 {
@@ -33,7 +33,7 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
     }
     let mounted = Mounted::default();
     let Some(depot) = Depot::find(place.store)? else {
-        return converted.map(|_| Reclaimed { actions, ..Reclaimed::default() });
+        return converted.map(|converted| Reclaimed { actions, ..converted });
     };
     if let Some(target) = place.target {
         if let Some(made) = depot.folder("made")? {
@@ -84,7 +84,7 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
         actions.push("took away the empty folder of snapshots".to_owned());
     }
     let held = held(&depot)?;
-    converted.map(|_| Reclaimed { actions, held, ..Reclaimed::default() })
+    converted.map(|converted| Reclaimed { actions, held, ..converted })
 }
 
 /// The clones that lie in the depot, whether anything is written down of them or not.

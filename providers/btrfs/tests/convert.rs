@@ -249,10 +249,10 @@ fn whatever_was_cut_short_is_cleared_up() {
         }
         for _ in 0..2 {
             // It is told each time that something is kept, and fails nothing.
-            let actions = bench.reclaim().actions;
-            assert!(actions.len() == 1 || !temp_at.exists(), "{actions:?}");
-            assert_eq!((temp_at.exists(), note.exists()), (there, there), "{looked} {changed} {actions:?}");
-            assert!(!there || actions[0].contains(&temp), "{actions:?}");
+            let stays = bench.reclaim().stays;
+            assert_eq!(stays.len(), usize::from(there), "{stays:?}");
+            assert_eq!((temp_at.exists(), note.exists()), (there, there), "{looked} {changed} {stays:?}");
+            assert!(!there || stays[0].contains(&temp), "{stays:?}");
         }
         run("btrfs", &["subvolume", "delete", disk.at().join("copy").to_str().unwrap()]);
     }
@@ -268,8 +268,8 @@ fn whatever_was_cut_short_is_cleared_up() {
         fs::rename(disk.at().join("copy"), disk.at().join("store/away")).unwrap();
         subvolume(&disk.at().join("copy"));
         for _ in 0..2 {
-            let actions = bench.reclaim().actions;
-            assert!(actions.len() == 1 && actions[0].contains(&temp), "{actions:?}");
+            let stays = bench.reclaim().stays;
+            assert!(stays.len() == 1 && stays[0].contains(&temp), "{stays:?}");
             assert!(temp_at.exists() && note.exists());
         }
         // Under another name beside it, it is there.

@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use ah_plugin_api::Reclaimed;
 use ah_test_disks::Disk;
 use common::{Bench, listing, run};
 
@@ -32,11 +33,12 @@ fn killed_before_the_last_look_ended_what_is_newer_stays() {
     for newer in [true, false] {
         let folder = disk.at().join(format!("newer-{newer}"));
         killed_at_the_last_look(&folder, newer);
-        let actions = Bench::in_folder(&folder).reclaim().actions;
+        let Reclaimed { actions, stays, .. } = Bench::in_folder(&folder).reclaim();
         let left: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-        assert_eq!((actions.len(), left.len()), (1, if newer { 4 } else { 3 }), "{actions:?} {left:?}");
+        let counts = (actions.len(), stays.len(), left.len());
+        assert_eq!(counts, if newer { (0, 1, 4) } else { (1, 0, 3) }, "{actions:?} {stays:?} {left:?}");
         if newer {
-            let kept = left.iter().find(|path| actions[0].contains(path.to_str().unwrap())).unwrap();
+            let kept = left.iter().find(|path| stays[0].contains(path.to_str().unwrap())).unwrap();
             assert_eq!(fs::read_to_string(kept.join("dir/f")).unwrap(), "newer");
         }
         assert_eq!(fs::read_to_string(folder.join("work/dir/f")).unwrap(), "old");
@@ -49,21 +51,21 @@ fn what_is_left_is_found_though_a_directory_above_was_moved_and_else_told_of() {
     let (folder, moved) = (disk.at().join("folder"), disk.at().join("moved"));
     killed_at_the_last_look(&folder, true);
     fs::rename(&folder, &moved).unwrap();
-    let actions = Bench::in_folder(&moved).reclaim().actions;
-    assert!(actions.len() == 1 && actions[0].contains("/moved/.ah-convert-"), "{actions:?}");
+    let stays = Bench::in_folder(&moved).reclaim().stays;
+    assert!(stays.len() == 1 && stays[0].contains("/moved/.ah-convert-"), "{stays:?}");
     // Neither where it was, nor around the workspace.
     let store = disk.at().join("it's a store");
     fs::rename(moved.join("store"), &store).unwrap();
     let elsewhere = Bench::of(&disk.at().join("elsewhere/work"), &store, &disk.at().join("target"));
-    let actions = elsewhere.reclaim().actions;
-    assert!(actions.len() == 1 && actions[0].contains(folder.to_str().unwrap()), "{actions:?}");
-    assert_eq!(elsewhere.reclaim().actions, actions, "as long as nobody has seen to it");
+    let stays = elsewhere.reclaim().stays;
+    assert!(stays.len() == 1 && stays[0].contains(folder.to_str().unwrap()), "{stays:?}");
+    assert_eq!(elsewhere.reclaim().stays, stays, "as long as nobody has seen to it");
     // Moved back, it is found again; and forgotten by what it says.
     fs::rename(&moved, &folder).unwrap();
-    let found = elsewhere.reclaim().actions;
+    let found = elsewhere.reclaim().stays;
     assert!(found.len() == 1 && found[0].contains("/folder/.ah-convert-"), "{found:?}");
-    run("sh", &["-ec", &actions[0][actions[0].find("rm ").unwrap()..]]);
-    assert!(elsewhere.reclaim().actions.is_empty());
+    run("sh", &["-ec", &stays[0][stays[0].find("rm ").unwrap()..]]);
+    assert_eq!(elsewhere.reclaim(), Reclaimed::default());
 }
 
 /// Started by the next test, and killed by it.

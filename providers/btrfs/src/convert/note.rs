@@ -13,7 +13,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use ah_plugin_api::text::shell;
-use ah_plugin_api::{Context, Dir, Error, ErrorKind, Place, Result};
+use ah_plugin_api::{Context, Dir, Error, ErrorKind, Place, Reclaimed, Result};
 use ah_provider_directory::{State, changed, failed, holders, look, names, path_of};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, Statx};
 use rustix::io::{Errno, retry_on_intr};
@@ -285,13 +285,13 @@ enum Found {
     Other,
 }
 
-/// Takes away what conversions left that did not come to their end; says what was done.
+/// Takes away what conversions left that did not come to their end; says what was done, and what stays.
 ///
 /// Before the exchange, and where it was taken back, that is the copy, after it the former directory. That the exchange is on disk is seen to
 /// first. A former directory that somebody changed after it was copied, or whose copy is not beside it any more, a copy that somebody used while it was in the workspace's place, and
 /// anything that is neither of the two, stay. What the directory above was moved away with is found beside the workspace as it is now.
-pub(crate) fn reclaim(place: &Place<'_>, cx: &Context<'_>) -> Result<Vec<String>> {
-    let (store, mut actions) = (place.store, Vec::new());
+pub(crate) fn reclaim(place: &Place<'_>, cx: &Context<'_>) -> Result<Reclaimed> {
+    let (store, mut reclaimed) = (place.store, Reclaimed::default());
     for name in names(store.as_fd()).map_err(|errno| failed("cannot look into the store", errno))? {
         if !name.starts_with(b"convert-") {
             continue;
@@ -306,10 +306,10 @@ pub(crate) fn reclaim(place: &Place<'_>, cx: &Context<'_>) -> Result<Vec<String>
         let read = (&mut file).take(16384).read_to_end(&mut bytes);
         let settled = match read.ok().and_then(|_| Said::parse(&bytes)) {
             Some(said) => match said.find_above(place.workspace) {
-                Some(above) => settle(&said, &above, &mut actions, cx)?,
+                Some(above) => settle(&said, &above, &mut reclaimed, cx)?,
                 None => {
                     let note = store.path().join(OsStr::from_bytes(&name));
-                    actions.push(format!(
+                    reclaimed.stays.push(format!(
                         "did not find what a conversion left as {}, beside the workspace, when the directory around both was {}: \
                          if it was moved, move it back; if it is gone for good, forget it: rm {}",
                         said.temp,
@@ -329,11 +329,11 @@ pub(crate) fn reclaim(place: &Place<'_>, cx: &Context<'_>) -> Result<Vec<String>
             }
         }
     }
-    Ok(actions)
+    Ok(reclaimed)
 }
 
 /// Whether nothing is left to do for a note, whose directory above the workspace is `above`.
-fn settle(said: &Said, above: &Dir, actions: &mut Vec<String>, cx: &Context<'_>) -> Result<bool> {
+fn settle(said: &Said, above: &Dir, reclaimed: &mut Reclaimed, cx: &Context<'_>) -> Result<bool> {
     let shown = above.path().join(&said.temp);
     rustix::fs::syncfs(above).map_err(|errno| failed("cannot put an exchange on disk", errno))?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -345,7 +345,7 @@ fn settle(said: &Said, above: &Dir, actions: &mut Vec<String>, cx: &Context<'_>)
     match found {
         Found::Copy if said.looked || said.is_copy_untouched(&dir, cx)? => {}
         Found::Copy => {
-            actions.push(format!(
+            reclaimed.stays.push(format!(
                 "kept {}, which was in the workspace's place for a moment while it was converted: files in it were changed \
                  there, or are in use; take over what is missing in the workspace, then remove it",
                 shown.display()
@@ -358,7 +358,7 @@ fn settle(said: &Said, above: &Dir, actions: &mut Vec<String>, cx: &Context<'_>)
                 .is_copy_in(above)
                 .map_err(|errno| failed(format!("cannot look into {}", above.path().display()), errno))? =>
         {
-            actions.push(format!(
+            reclaimed.stays.push(format!(
                 "kept {}, the former directory of a conversion: the subvolume that took its place is not in {} any more; \
                  if it is elsewhere, whole, remove this one, else move it to where it was",
                 shown.display(),
@@ -368,7 +368,7 @@ fn settle(said: &Said, above: &Dir, actions: &mut Vec<String>, cx: &Context<'_>)
         }
         Found::Former if said.looked || said.is_former_untouched(&dir, cx)? => {}
         Found::Former => {
-            actions.push(format!(
+            reclaimed.stays.push(format!(
                 "kept {}, the former directory of a conversion that was cut short: files in it were changed after they \
                  were copied, or are in use; take over what is missing in the new one, then remove it",
                 shown.display()
@@ -376,14 +376,16 @@ fn settle(said: &Said, above: &Dir, actions: &mut Vec<String>, cx: &Context<'_>)
             return Ok(false);
         }
         Found::Other => {
-            actions.push(format!("left {} alone, which is not what a conversion left there", shown.display()));
+            reclaimed
+                .actions
+                .push(format!("left {} alone, which is not what a conversion left there", shown.display()));
             return Ok(true);
         }
     }
     let key = |dir: &OwnedFd| look(dir, b"").map(|stat| (stat.stx_ino, stat.stx_dev_major, stat.stx_dev_minor));
     let settled = remove_if(above.as_fd(), &said.temp, |now| key(now).is_ok() && key(now) == key(&dir), cx)?;
     if settled {
-        actions.push(format!("took away what a conversion left in {}", above.path().display()));
+        reclaimed.actions.push(format!("took away what a conversion left in {}", above.path().display()));
     }
     Ok(settled)
 }

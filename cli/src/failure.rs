@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use ah_plugin_api::{Error, ErrorKind};
 use clap::error::{ContextKind, ContextValue};
+use rustix::fs::{AtFlags, CWD, StatVfsMountFlags, StatxFlags};
 use serde::Serialize;
 
 use crate::args::Globals;
@@ -75,8 +76,10 @@ pub(crate) struct Report<'a> {
     arguments: &'a [OsString],
     /// Where `-C` went.
     directory: Option<PathBuf>,
-    /// The state's folder, where an agent's sandbox may keep us from writing there.
-    sandboxed: Option<PathBuf>,
+    /// The state's folder.
+    state: Option<PathBuf>,
+    /// Whether an agent's sandbox may keep us from writing there.
+    in_codex: bool,
     painter: Painter,
 }
 
@@ -87,7 +90,8 @@ impl<'a> Report<'a> {
             json: globals.json,
             arguments,
             directory: globals.directory.clone(),
-            sandboxed: env.in_codex.then(|| env.state()).flatten(),
+            state: env.state(),
+            in_codex: env.in_codex,
             painter: Painter::stderr(globals.color, env),
         }
     }
@@ -114,7 +118,7 @@ impl<'a> Report<'a> {
 
     fn failed(&self, mut error: Error, code: u8) -> ExitCode {
         let hint = self.in_sandbox(&error).or_else(|| self.own_door(&error)).or_else(|| error.hint.take());
-        let hint = hint.or_else(|| read_only(&error)).or_else(|| self.usual_hint(&error));
+        let hint = hint.or_else(|| self.read_only(&error)).or_else(|| self.usual_hint(&error));
         error.hint = hint.map(|hint| hint::in_place(self.directory.as_deref(), &hint));
         if self.json {
             to_stdout(&error);
@@ -126,7 +130,7 @@ impl<'a> Report<'a> {
 
     /// What helps where the agent's own sandbox forbids writing.
     fn in_sandbox(&self, error: &Error) -> Option<String> {
-        let state = self.sandboxed.as_ref()?;
+        let state = self.state.as_ref().filter(|_| self.in_codex)?;
         let may_be_it =
             error.errno.is_some() || matches!(error.kind, ErrorKind::Unavailable | ErrorKind::PermissionDenied);
         // Some sandboxes let permission bits look as ever: only trying tells.
@@ -152,6 +156,21 @@ impl<'a> Report<'a> {
         let closed = here.ancestors().find(|directory| is_closed(directory))?;
         let (closed, whole) = (ah_core::text::shell(closed.as_os_str()), hint::line_of(self.arguments));
         Some(format!("it is yours, and closed to you as well: `chmod u+rwx {closed}`, then repeat `{whole}`"))
+    }
+
+    /// What helps on a disk that is read-only, as one is after an error of its own.
+    fn read_only(&self, error: &Error) -> Option<String> {
+        const EROFS: i32 = 30;
+        if error.errno != Some(EROFS) {
+            return None;
+        }
+        let mount = self.state.as_deref().and_then(read_only_mount);
+        let mount = mount.map_or_else(|| "MOUNTPOINT".to_owned(), |mount| ah_core::text::shell(mount.as_os_str()));
+        // A copy would do for one provider only: it holds no filesystem's own snapshots.
+        Some(format!(
+            "what was captured can be looked at all the same: `ah agent fs cat`, `diff`, `show`; to go on, make the disk writable again \
+             (`mount -o remount,rw {mount}`), or set AH_HOME to an empty folder on another one"
+        ))
     }
 
     /// What helps with most errors of a kind, where whoever made this one knew nothing better.
@@ -263,10 +282,17 @@ pub(crate) fn usage(mut error: clap::Error, arguments: &[OsString], colour: bool
     ExitCode::from(2)
 }
 
-/// What helps on a disk that is read-only, as one is after an error of its own.
-fn read_only(error: &Error) -> Option<String> {
-    const EROFS: i32 = 30;
-    // A copy would do for one provider only: it holds no filesystem's own snapshots.
-    let hint = "what was captured can be looked at all the same: `ah agent fs cat`, `diff`, `show`; to go on, make the disk writable again (`mount -o remount,rw`), or set AH_HOME to an empty folder on another one";
-    (error.errno == Some(EROFS)).then(|| hint.to_owned())
+/// The mount point of the filesystem that `path` is on, or will be, if that is read-only.
+fn read_only_mount(path: &Path) -> Option<PathBuf> {
+    let there = path.ancestors().find_map(|above| std::fs::canonicalize(above).ok())?;
+    if !rustix::fs::statvfs(&there).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY)) {
+        return None;
+    }
+    // What is mounted in a folder may have the number of the disk above it. None: the kernel does not tell.
+    let mount = |path: &Path| {
+        let stat = rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID).ok()?;
+        StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::MNT_ID).then_some(stat.stx_mnt_id)
+    };
+    let its = mount(&there)?;
+    there.ancestors().take_while(|above| mount(above) == Some(its)).last().map(Path::to_owned)
 }

@@ -358,7 +358,7 @@ fn state_on_a_disk_that_became_read_only() {
     let world = world();
     let read_only = |root: &Path, words: &str| {
         let script = format!(
-            "mount --bind \"$AH_HOME\" \"$AH_HOME\" && mount -o remount,bind,ro \"$AH_HOME\" && exec '{}' {words}",
+            "mount --bind \"$AH_HOME\" \"$AH_HOME\" && mount -o remount,bind,ro \"$AH_HOME\" && '{}' {words}",
             support::ah().display()
         );
         let command = world.command([""; 0]);
@@ -399,6 +399,12 @@ fn state_on_a_disk_that_became_read_only() {
     assert!(ran.code == 3 && ran.stderr.contains("has no snapshots"), "{ran:?}");
     fs::rename(&elsewhere, world.root()).unwrap();
     assert_eq!(world.read("f").unwrap(), "two\n");
+    // What the hint says helps as it is.
+    let ran = read_only(
+        &world.root(),
+        "agent fs rm first 2>&1 | sed -n 's/.*(`\\(mount [^`]*\\)`).*/\\1/p' | sh -e && touch \"$AH_HOME/x\"",
+    );
+    assert_eq!(ran.code, 0, "{ran:?}");
     world.fs(["restore", "first"]);
 }
 

@@ -3,8 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use ah_plugin_api::ipc;
 use ah_plugin_api::wire::{self, Op, Remote};
 use ah_plugin_api::{
     Context, Description, DestroyRequest, Dir, Done, Durability, Error, ErrorKind, FileName, ListRequest, MountRequest,
@@ -130,4 +133,30 @@ fn a_path_of_a_view_that_is_not_absolute_and_plain() {
     for right in [target.path().join("v"), dir.path().join("elsewhere")] {
         assert_eq!(mount(right.clone()).unwrap().path, right);
     }
+}
+
+/// Has two providers, the first of which has a version that cannot be shown.
+struct Two;
+
+impl ipc::Offered for Two {
+    fn offers(&self) -> Vec<Description> {
+        let good = Stubborn { view: PathBuf::new() }.describe();
+        let odd = Description { name: ProviderName::new("odd").unwrap(), version: "1\u{1b}[2J".into(), ..good.clone() };
+        vec![odd, good]
+    }
+
+    fn choose(&self, _: &ProviderName) -> Result<Box<dyn Provider + '_>> {
+        Err(Error::new(ErrorKind::NotFound, "nobody asks"))
+    }
+}
+
+#[test]
+fn an_offer_that_cannot_be_shown_beside_one_that_can() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || ipc::serve_one_of(&theirs, &Two, ipc::Bounds::default()));
+        let offers = ipc::offers(&ours, "the test server", Duration::from_secs(20));
+        drop(ours);
+        assert_eq!(offers.unwrap().iter().map(|offer| offer.name.as_str()).collect::<Vec<_>>(), ["stubborn"]);
+    });
 }

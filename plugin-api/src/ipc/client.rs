@@ -85,7 +85,7 @@ fn greet(
     // A failed write is no reason to stop: the other side may have said why it does not want to talk.
     let written = frame::write(stream.as_fd(), Kind::Hello, &hello, &[]);
     let answer = frame::read(stream.as_fd(), largest, Some(limit)).map_err(|e| context(written.err().unwrap_or(e)))?;
-    let hello: Hello = match answer.kind {
+    let mut hello: Hello = match answer.kind {
         Kind::Hello => wire::decode(&answer.payload)?,
         Kind::Error => return Err(wire::decode::<Error>(&answer.payload)?),
         _ => return Err(Error::new(ErrorKind::Unavailable, format!("{what} does not speak this protocol"))),
@@ -94,10 +94,11 @@ fn greet(
         let message = format!("{what} speaks version {} of the protocol, this program {VERSION}", hello.version);
         return Err(Error::new(ErrorKind::Unsupported, message));
     }
-    let shown = |it| shown(it).map_err(|error| error.context(format!("{what} does not describe itself")));
-    let description = hello.description.map(shown).transpose()?;
-    let offers = hello.offers.into_iter().map(shown).collect::<Result<_>>()?;
-    Ok(Hello { description, offers, ..Hello::new() })
+    let undescribed = |error: Error| error.context(format!("{what} does not describe itself"));
+    hello.description = hello.description.map(shown).transpose().map_err(undescribed)?;
+    // One that cannot be shown is no reason to go without the others.
+    hello.offers = hello.offers.into_iter().filter_map(|offer| shown(offer).ok()).collect();
+    Ok(hello)
 }
 
 impl Client {

@@ -232,7 +232,7 @@ fn exit_code(kind: ErrorKind) -> u8 {
         ErrorKind::InvalidArgument => 2,
         ErrorKind::NotFound => 3,
         ErrorKind::AlreadyExists | ErrorKind::Conflict | ErrorKind::FailedPrecondition | ErrorKind::Busy => 4,
-        ErrorKind::Unavailable | ErrorKind::Unsupported => 5,
+        ErrorKind::Unavailable | ErrorKind::Unsupported => ah_host::EXIT_UNAVAILABLE,
         ErrorKind::Cancelled => 130,
         ErrorKind::PermissionDenied | ErrorKind::ResourceExhausted | ErrorKind::DataLoss | ErrorKind::Internal => 1,
         // Kinds are an open set: one that this side does not know says no more than that it failed.

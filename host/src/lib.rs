@@ -9,7 +9,8 @@
 //! 1. `trust`: nobody but root and the user can have put it there or can change it;
 //! 2. `elf`: it is a whole shared library for this machine, with our symbol in it — before any of its code runs;
 //! 3. `trial`: a file that was never loaded before is loaded in a child process first, because a library that crashes or
-//!    hangs in its constructor cannot be survived in one's own;
+//!    hangs in its constructor cannot be survived in one's own (one that was fine there and hangs here later ends the process, which
+//!    says so);
 //! 4. [`ah_plugin_api::abi::open`]: version, layout, initialiser, description.
 //!
 //! The privileged helper's providers come over its socket: [`helper`].
@@ -33,7 +34,7 @@ mod trial;
 mod trust;
 mod watch;
 
-pub use load::{Host, Options, Plugin, Prospect, load, load_file, look};
+pub use load::{EXIT_UNAVAILABLE, Host, Options, Plugin, Prospect, load, load_file, look};
 pub use report::{Fault, Outcome, Report};
 pub use search::{Origin, Search};
 pub use trial::Known;

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ah_plugin_api::abi::{self, AbiVersion, Library, OpenError};
+use ah_plugin_api::text::misleads;
 use ah_plugin_api::wire::Remote;
-use ah_plugin_api::{Description, Provider, ProviderName};
+use ah_plugin_api::{Description, Error, Provider, ProviderName};
 
 use crate::elf;
 use crate::report::{Fault, Outcome, Report};
@@ -17,7 +18,7 @@ use crate::search::{Origin, Place, Search, name_of};
 use crate::sys;
 use crate::trial::{Known, Memory};
 use crate::trust;
-use crate::watch::{Watched, within};
+use crate::watch::{Watched, guarded, within};
 
 /// How to load.
 #[derive(Debug, Clone, Default)]
@@ -27,7 +28,9 @@ pub struct Options {
     /// An existing folder of the user's own in which to remember which files were tried. Without it each file is tried in a child
     /// process every time, at the cost of some milliseconds.
     pub state: Option<PathBuf>,
-    /// A call that gives no sign of life for so long is given up, and a file that takes so long to load; see [`Watched`]. None: both are waited for for ever.
+    /// A call that gives no sign of life for so long is given up, and a file that takes so long to load; see [`Watched`]. Where it is
+    /// the system's loader that is held up, the process says so on stderr and ends with [`EXIT_UNAVAILABLE`]. None: all are waited for
+    /// for ever.
     pub limit: Option<Duration>,
 }
 
@@ -104,8 +107,8 @@ impl Host {
 /// One file at a time in this process: the child in which one is tried (`trial`) would inherit the locks of a loader at work.
 static LOADING: Mutex<()> = Mutex::new(());
 
-/// The file that the system's loader is at work on, also after it was given up. The loader takes no other meanwhile.
-static IN_LOADER: Mutex<Option<PathBuf>> = Mutex::new(None);
+/// The exit code of `ah` for [`ah_plugin_api::ErrorKind::Unavailable`], with which a process ends whose loader is held up.
+pub const EXIT_UNAVAILABLE: u8 = 5;
 
 /// Loads everything that the search finds. Best called before the program starts threads, for the same reason.
 ///
@@ -214,9 +217,6 @@ fn load_one(
     memory: &mut Memory,
 ) -> Result<Plugin, Fault> {
     let _alone = lock(&LOADING);
-    if let Some(of) = lock(&IN_LOADER).clone() {
-        return Err(Fault::Behind { of });
-    }
     let (file, real) = trust::open_trusted(path)?;
     elf::check(&file)?;
     let name = name_for_loader(&file, &real);
@@ -250,20 +250,24 @@ fn load_one(
 /// Opens a library, and gives it up when that takes too long: it did not where it was tried, but may wait for something.
 fn open(name: &Path, real: &Path, limit: Option<Duration>) -> Result<Library, Fault> {
     let Some(limit) = limit else { return Ok(abi::open(name)?) };
-    let path = name.to_owned();
-    *lock(&IN_LOADER) = Some(real.to_owned());
-    let loading = move || {
-        let loaded = abi::load(&path);
-        *lock(&IN_LOADER) = None;
-        loaded
-    };
-    let Some(loaded) = within(limit, loading).map_err(Fault::Untried)? else {
-        sys::leave_loader_alone();
-        return Err(Fault::Hangs(limit));
-    };
+    let error = Fault::Hangs(limit).to_error(real);
+    // What runs in the loader has its lock, which nobody can take from it: no thread can be started any more, no library loaded, and the
+    // process waits for it at its usual end. So it can neither go on nor end in order; what was begun is as after a kill.
+    let held_up = || sys::end(&told(&error), EXIT_UNAVAILABLE);
+    let (loaded, left) = guarded(limit, held_up, || abi::load(name)).map_err(Fault::Untried)?;
     let loaded = loaded?;
-    let started = within(limit, move || loaded.start()).map_err(Fault::Untried)?;
+    let started = within(left, move || loaded.start()).map_err(Fault::Untried)?;
     Ok(started.ok_or(Fault::Hangs(limit))??)
+}
+
+/// An error as `ah` tells it.
+fn told(error: &Error) -> String {
+    let line = |text: &str| -> String {
+        let shown = |c: char| if misleads(c) { c.escape_default().to_string() } else { c.to_string() };
+        text.chars().map(shown).collect()
+    };
+    let hint = error.hint.as_ref().map(|hint| format!("hint: {}\n", line(hint)));
+    format!("error: {}\n{}", line(&error.message), hint.unwrap_or_default())
 }
 
 /// A name by which the system's loader opens the very file that was judged; the file's own name where there is no `/proc`.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ah_plugin_api::abi::{AbiVersion, OpenError};
+use ah_plugin_api::text::shell;
 use ah_plugin_api::{Error, ErrorKind, ProviderName};
 
 use crate::search::Origin;
@@ -73,14 +74,8 @@ pub enum Fault {
     /// Loading it does not come to an end.
     #[error("loading it does not come to an end (given up after {} s)", .0.as_secs_f32())]
     Hangs(Duration),
-    /// Another file is being loaded, which does not come to an end, and the system's loader takes one after the other.
-    #[error("it cannot be loaded while {} is, which does not come to an end", .of.display())]
-    Behind {
-        /// That file.
-        of: PathBuf,
-    },
-    /// It was never loaded before, and no child process could be made to try that in.
-    #[error("no process can be made to try it in: {0}")]
+    /// There could be no child process to try it in, or no thread to watch that it comes to an end.
+    #[error("there can be no process to try it in, or no thread to watch it: {0}")]
     Untried(std::io::Error),
     /// Another file of that name came first.
     #[error("{} came first", .of.display())]
@@ -103,7 +98,6 @@ impl Fault {
             Self::Crashes { .. } => "crashes",
             Self::Exits { .. } => "exits",
             Self::Hangs(_) => "hangs",
-            Self::Behind { .. } => "behind",
             Self::Untried(_) => "untried",
             Self::Duplicate { .. } => "duplicate",
         }
@@ -112,20 +106,21 @@ impl Fault {
     /// What can be done about it, where something can.
     #[must_use]
     pub fn hint(&self, path: &Path) -> Option<String> {
-        let path = path.display();
+        let shown = path.display();
         match self {
             Self::NotTrusted(untrusted) => Some(untrusted.hint()),
             Self::Open(OpenError::OtherAbi { .. } | OpenError::OtherLayout(_)) => {
-                Some(format!("install the build of {path} that belongs to this version of ah"))
+                Some(format!("install the build of {shown} that belongs to this version of ah"))
             }
-            Self::Crashes { .. } | Self::Exits { .. } | Self::Hangs(_) => {
-                Some(format!("remove or replace {path}; after `touch {path}` it is tried again"))
+            Self::Crashes { .. } | Self::Exits { .. } => {
+                Some(format!("remove or replace it; after `touch {}` it is tried again", shell(path.as_os_str())))
             }
-            Self::Behind { of } => Some(format!("remove or replace {}", of.display())),
+            // The machine may have been too busy, so that is not remembered.
+            Self::Hangs(_) => Some(format!("remove or replace {shown}: it is tried again with every command")),
             Self::Open(OpenError::InitFailed(error)) => error.hint.clone(),
             Self::OtherName { says } => Some(format!("name the file libah_provider_{says}.so")),
             Self::Open(OpenError::InitPanicked(_) | OpenError::Undescribed(_)) => {
-                Some(format!("this is a defect of {path}; please report it to its authors"))
+                Some(format!("this is a defect of {shown}; please report it to its authors"))
             }
             Self::Missing | Self::Unreadable(_) | Self::Open(_) | Self::Untried(_) | Self::Duplicate { .. } => None,
         }
@@ -142,7 +137,7 @@ impl Fault {
             Self::Open(error) => error.kind(),
             Self::OtherName { .. } => ErrorKind::InvalidArgument,
             Self::Duplicate { .. } => ErrorKind::AlreadyExists,
-            Self::Crashes { .. } | Self::Exits { .. } | Self::Hangs(_) | Self::Behind { .. } => ErrorKind::Unavailable,
+            Self::Crashes { .. } | Self::Exits { .. } | Self::Hangs(_) => ErrorKind::Unavailable,
         };
         let mut error = Error::new(kind, format!("cannot use the plugin {}: {self}", path.display()));
         error.hint = self.hint(path);

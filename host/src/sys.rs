@@ -1,4 +1,4 @@
-//! The one place of this crate with `unsafe`: running something in a child process that may crash, and ending a process in which the system's loader is held up.
+//! The one place of this crate with `unsafe`: running something in a child process that may crash, and ending this one at once.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -67,24 +67,12 @@ pub(crate) fn in_child(limit: Duration, work: impl FnOnce()) -> io::Result<Endin
     }
 }
 
-/// Has this process end without what libraries want done at its end: the system's loader would see to that, and waits for the library that it is
-/// at work on. Where the C library has no such call, the process then has to be killed.
-pub(crate) fn leave_loader_alone() {
-    #[cfg(target_env = "gnu")]
-    {
-        use nix::libc::{c_int, c_void};
-
-        extern "C" fn end(status: c_int, _: *mut c_void) {
-            // SAFETY: ends the process at once.
-            unsafe { nix::libc::_exit(status) }
-        }
-        // SAFETY: as `on_exit(3)` declares it.
-        unsafe extern "C" {
-            fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
-        }
-        // SAFETY: `end` lives as long as the process, and does not look at its argument. What is registered last runs first.
-        unsafe { on_exit(end, std::ptr::null_mut()) };
-    }
+/// Ends this process at once, with `text` on stderr: neither its exit handlers run nor those of libraries.
+pub(crate) fn end(text: &str, code: u8) -> ! {
+    // Not by way of the standard library's stderr, whose lock another thread may have.
+    let _ = rustix::io::write(rustix::stdio::stderr(), text.as_bytes());
+    // SAFETY: ends the process at once.
+    unsafe { nix::libc::_exit(code.into()) }
 }
 
 fn prepare(parent: Pid, null: &File) {

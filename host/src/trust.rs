@@ -23,6 +23,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
+use ah_plugin_api::text::shell;
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 
 /// The kernel's own limit.
@@ -71,7 +72,7 @@ impl fmt::Display for Untrusted {
 impl Untrusted {
     /// A command, or what else to do.
     pub(crate) fn hint(&self) -> String {
-        let path = self.path.display();
+        let path = shell(self.path.as_os_str());
         match self.why {
             Why::Owner(_) => format!("if you trust it: sudo chown root {path}"),
             Why::WritableByGroup(_) | Why::WritableByAll => format!("if its contents are yours: chmod go-w {path}"),

@@ -2,12 +2,17 @@
 //!
 //! A call into a library cannot be stopped from outside. So each runs on a thread of its own, and the caller waits for it only as long as it
 //! gives a sign of life: progress, a log line, or a look at whether it shall stop. While nobody reads what it writes, none is expected of it. Who wants to stop waits less long. A call that is
-//! given up stays on its thread; its provider is not called again before that has come to its end. Loading a library is a call, too.
+//! given up stays on its thread; its provider is not called again before that has come to its end.
+//!
+//! Loading a library has one limit, whoever wants to stop: for the system's loader, beside which another thread watches ([`guarded`]), and
+//! for what makes the provider ([`within`]).
 
+use std::convert::Infallible;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ah_plugin_api::wire::{Caller, Op, guard, waits_for_reader};
@@ -190,6 +195,79 @@ impl<C: Caller + 'static> Caller for Watched<C> {
     }
 }
 
+/// How long was waited, in ticks, so that a program that was stopped (Ctrl-Z) is not taken for one that hangs.
+struct Waited {
+    time: Duration,
+    before: Instant,
+}
+
+impl Waited {
+    fn begin() -> Self {
+        Self { time: Duration::ZERO, before: Instant::now() }
+    }
+
+    /// Until now; to be asked once a tick.
+    fn so_far(&mut self) -> Duration {
+        let now = Instant::now();
+        self.time += now.duration_since(self.before).min(2 * TICK);
+        self.before = now;
+        self.time
+    }
+}
+
+/// Runs `work` on this thread; also gives what it left of the limit. When that has passed, another thread runs `late`, which ends the process.
+///
+/// The other thread is there and waits before `work` begins, and then does nothing but wait: as long as the system's loader is at work, no
+/// thread can be started, nor can one register a thread-local value that is to be dropped (glibc's `__cxa_thread_atexit_impl` takes
+/// the loader's lock), as channels do.
+///
+/// # Errors
+/// If there can be no such thread.
+pub(crate) fn guarded<T>(
+    limit: Duration,
+    late: impl FnOnce() -> Infallible + Send,
+    work: impl FnOnce() -> T,
+) -> std::io::Result<(T, Duration)> {
+    let (stage, changed) = (Mutex::new(Stage::Before), Condvar::new());
+    let enter = |next: Stage| {
+        *lock(&stage) = next;
+        changed.notify_all();
+    };
+    let watch = || {
+        enter(Stage::Working);
+        let mut waited = Waited::begin();
+        let mut now = lock(&stage);
+        while *now != Stage::Over {
+            if waited.so_far() >= limit {
+                match late() {}
+            }
+            now = changed.wait_timeout(now, TICK.min(limit)).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        limit.saturating_sub(waited.so_far())
+    };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("watchdog".to_owned()).spawn_scoped(scope, watch)?;
+        let mut now = lock(&stage);
+        while *now == Stage::Before {
+            now = changed.wait(now).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(now);
+        let done = std::panic::catch_unwind(AssertUnwindSafe(work));
+        enter(Stage::Over);
+        // A process is not to be copied while another thread comes to its end.
+        let left = thread.join().unwrap_or(Duration::ZERO);
+        Ok((done.unwrap_or_else(|panic| std::panic::resume_unwind(panic)), left))
+    })
+}
+
+/// How far what is guarded has come.
+#[derive(PartialEq, Eq)]
+enum Stage {
+    Before,
+    Working,
+    Over,
+}
+
 /// Runs `work` on a thread of its own; none if it has not come to its end within the limit. It stays on its thread then.
 ///
 /// # Errors
@@ -203,22 +281,18 @@ pub(crate) fn within<T: Send + 'static>(
         let _ = sender.send(work());
     };
     let thread = std::thread::Builder::new().name("provider".to_owned()).stack_size(STACK).spawn(run)?;
-    // In ticks, as above.
-    let (mut waited, mut before) = (Duration::ZERO, Instant::now());
+    let mut waited = Waited::begin();
     loop {
         match ends.recv_timeout(TICK.min(limit)) {
             Ok(done) => {
-                // A process is not to be copied while another thread comes to its end.
+                // As above.
                 let _ = thread.join();
                 return Ok(Some(done));
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Err(std::io::Error::other("its thread ended")),
         }
-        let now = Instant::now();
-        waited += now.duration_since(before).min(2 * TICK);
-        before = now;
-        if waited >= limit {
+        if waited.so_far() >= limit {
             return Ok(None);
         }
     }

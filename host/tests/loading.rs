@@ -5,10 +5,11 @@
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ah_host::{Fault, Host, Options, Outcome, Search, load, load_file, look};
+use ah_host::{EXIT_UNAVAILABLE, Fault, Host, Options, Outcome, Search, load, load_file, look};
 use ah_plugin_api::abi::OpenError;
 use ah_plugin_api::{
     Context, ConvertRequest, Dir, Durability, Error, ErrorKind, ListRequest, LogLevel, Observer, Place, ProbeRequest,
@@ -283,33 +284,44 @@ fn a_file_that_was_fine_once_and_hangs_is_given_up() {
 }
 
 #[test]
-fn a_file_that_holds_up_the_systems_loader_keeps_no_process_from_its_end() {
-    const WITHIN: &str = "AH_TEST_WITHIN";
-    let name = "a_file_that_holds_up_the_systems_loader_keeps_no_process_from_its_end";
-    if std::env::var_os(WITHIN).is_none() {
-        let mut own = std::process::Command::new(std::env::current_exe().unwrap());
-        let mut child = own.args(["--exact", name]).env(WITHIN, "1").spawn().unwrap();
-        let end = Instant::now() + Duration::from_secs(60);
-        let status = loop {
-            match child.try_wait().unwrap() {
-                Some(status) => break status,
-                None if Instant::now() < end => std::thread::sleep(Duration::from_millis(20)),
-                None => {
-                    child.kill().unwrap();
-                    panic!("it does not end: {}", child.wait().unwrap());
-                }
-            }
-        };
-        assert!(status.success(), "{status}");
-        return;
+fn a_file_that_holds_up_the_systems_loader_ends_the_process() {
+    const STATE: &str = "AH_TEST_STATE";
+    let _alone = alone();
+    if let Some(state) = std::env::var_os(STATE) {
+        let options = Options { state: Some(state.into()), limit: Some(Duration::from_secs(2)), ..options(&[]) };
+        let loaded = load_file(&library("stalls"), &options);
+        panic!("{loaded:?}");
     }
     let state = tempfile::tempdir().unwrap();
-    let options = remembered(&library("stalls"), state.path());
-    let fault = load_file(&library("stalls"), &options).unwrap_err();
-    assert!(matches!(fault, Fault::Hangs(_)), "{fault}");
-    // What stands in the way of the others is named.
-    let Fault::Behind { of } = load_file(&library("panics"), &options).unwrap_err() else { panic!() };
-    assert_eq!(of, library("stalls").canonicalize().unwrap());
+    remembered(&library("stalls"), state.path());
+    let mut own = std::process::Command::new(std::env::current_exe().unwrap());
+    own.args(["--exact", "a_file_that_holds_up_the_systems_loader_ends_the_process"]).env(STATE, state.path());
+    let mut child = own.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let end = Instant::now() + Duration::from_secs(60);
+    let status = loop {
+        match child.try_wait().unwrap() {
+            Some(status) => break status,
+            None if Instant::now() < end => std::thread::sleep(Duration::from_millis(20)),
+            None => {
+                child.kill().unwrap();
+                panic!("it does not end: {}", child.wait().unwrap());
+            }
+        }
+    };
+    let told = std::io::read_to_string(child.stderr.unwrap()).unwrap();
+    assert_eq!(status.code(), Some(EXIT_UNAVAILABLE.into()), "{told}");
+    let file = library("stalls").canonicalize().unwrap();
+    let error = Fault::Hangs(Duration::from_secs(2)).to_error(&file);
+    assert_eq!(told, format!("error: {}\nhint: {}\n", error.message, error.hint.unwrap()));
+}
+
+#[test]
+fn a_hint_can_be_typed_as_it_is() {
+    let path = Path::new("/it's a/plugin.so");
+    let hint = Fault::Exits { code: 1 }.hint(path).unwrap();
+    assert!(hint.contains(r"`touch '/it'\''s a/plugin.so'`"), "{hint}");
+    // What took too long is not remembered, so nothing needs to be touched.
+    assert!(!Fault::Hangs(Duration::from_secs(2)).hint(path).unwrap().contains("touch"));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use ah_plugin_api::{Dir, Error, ErrorKind, Omission, OmitReason, RelPath, Result, proc_path};
+use ah_plugin_api::{Context, Dir, Error, ErrorKind, LogLevel, Omission, OmitReason, RelPath, Result, proc_path};
 use ah_provider_directory::{Mounts, failed, look, open_beneath};
 use ah_repository::as_owner;
 use rustix::fs::OFlags;
@@ -20,9 +20,9 @@ use crate::sys;
 ///
 /// A nested subvolume that is further down in a directory which this user may not read is passed over: its name is not to be had. Root passes over what the
 /// workspace's owner may not read: who has the helper take a snapshot is told of it.
-pub(crate) fn omitted(workspace: &Dir, source: &Subvolume, store: &Dir) -> Result<Vec<Omission>> {
+pub(crate) fn omitted(workspace: &Dir, source: &Subvolume, store: &Dir, cx: &Context<'_>) -> Result<Vec<Omission>> {
     let found = Mounts::read()?.below(workspace);
-    let nested = nested(workspace, source, Rights::Owners)?.map(|path| {
+    let nested = nested(workspace, source, Rights::Owners, cx)?.map(|path| {
         let path = path?;
         let (reason, detail) = if is_own(workspace, &path, store) {
             (OmitReason::OwnState, "snapshots of its own")
@@ -35,8 +35,8 @@ pub(crate) fn omitted(workspace: &Dir, source: &Subvolume, store: &Dir) -> Resul
 }
 
 /// A subvolume that is nested in the workspace, if this process can see one by all rights that it has.
-pub(crate) fn first_nested(workspace: &Dir, source: &Subvolume) -> Result<Option<RelPath>> {
-    nested(workspace, source, Rights::Own)?.next().transpose()
+pub(crate) fn first_nested(workspace: &Dir, source: &Subvolume, cx: &Context<'_>) -> Result<Option<RelPath>> {
+    nested(workspace, source, Rights::Own, cx)?.next().transpose()
 }
 
 /// With whose rights it is looked for paths.
@@ -62,7 +62,12 @@ impl Rights {
 const AT_ONCE: usize = 256;
 
 /// The paths of nested subvolumes.
-fn nested(workspace: &Dir, source: &Subvolume, rights: Rights) -> Result<impl Iterator<Item = Result<RelPath>>> {
+fn nested<'a>(
+    workspace: &'a Dir,
+    source: &'a Subvolume,
+    rights: Rights,
+    cx: &'a Context<'_>,
+) -> Result<impl Iterator<Item = Result<RelPath>>> {
     let all = sys::nested(workspace)
         .map_err(|errno| failed(format!("cannot look for what is nested in {}", source.path.display()), errno))?;
     let all: Vec<_> = all.chunks(AT_ONCE).map(<[_]>::to_vec).collect();
@@ -71,62 +76,108 @@ fn nested(workspace: &Dir, source: &Subvolume, rights: Rights) -> Result<impl It
         let paths: Vec<_> = rights.with(workspace, paths).unwrap_or_else(|errno| vec![Err(errno)]);
         some.into_iter().zip(paths)
     };
-    let path = move |(one, path)| match path {
-        Err(Errno::NAMETOOLONG) => by_steps(workspace, one, rights),
-        path => path,
+    let top = look(workspace, b"").map_err(|errno| failed("cannot look at the workspace", errno))?.stx_ino;
+    let mut climb = Climb { workspace, top, rights, outside: HashSet::new(), left: MOST_STEPS };
+    let mut told = false;
+    let path = move |(one, path): (_, Result<_, Errno>)| {
+        cx.check_cancelled()?;
+        let path = match path {
+            Err(Errno::NAMETOOLONG) => climb.path_of(one, cx)?,
+            path => path,
+        };
+        match path {
+            Ok(path) => Ok(RelPath::new(path).ok().filter(|path| !path.is_root())),
+            // Elsewhere in the subvolume, hidden, or taken away just now.
+            Err(Errno::ACCESS | Errno::NOENT) => Ok(None),
+            // What stands for it in a snapshot is known as that without being listed.
+            Err(Errno::OVERFLOW) => {
+                if !std::mem::replace(&mut told, true) {
+                    let source = source.path.display();
+                    let message = format!(
+                        "subvolumes in {source} are so deep that it was not looked whether they are in the workspace: of those that are, nothing is captured or listed"
+                    );
+                    cx.log(LogLevel::Warn, &message);
+                }
+                Ok(None)
+            }
+            Err(Errno::NAMETOOLONG) => {
+                let message = format!(
+                    "a subvolume in {} is so deep that the kernel tells its path to nobody but root",
+                    source.path.display()
+                );
+                let error = Error::new(ErrorKind::FailedPrecondition, message);
+                Err(error.with_hint("move it further up, then repeat"))
+            }
+            Err(errno) => Err(failed("cannot look for nested subvolumes", errno)),
+        }
     };
-    let too_deep = move || {
-        let message = format!(
-            "a subvolume in {} is so deep that the kernel tells its path to nobody but root",
-            source.path.display()
-        );
-        Error::new(ErrorKind::FailedPrecondition, message).with_hint("move it further up, then repeat")
-    };
-    Ok(all.into_iter().flat_map(ask).map(path).filter_map(move |path| match path {
-        Ok(path) => RelPath::new(path).ok().filter(|path| !path.is_root()).map(Ok),
-        // Elsewhere in the subvolume, hidden, or taken away just now.
-        Err(Errno::ACCESS | Errno::NOENT) => None,
-        Err(Errno::NAMETOOLONG) => Some(Err(too_deep())),
-        Err(errno) => Some(Err(failed("cannot look for nested subvolumes", errno))),
-    }))
+    Ok(all.into_iter().flat_map(ask).map(path).filter_map(Result::transpose))
 }
 
-/// The path of a nested subvolume that is too deep to be asked for at once, in the workspace or elsewhere: whoever may make directories somewhere in the
-/// subvolume could have put it there. As [`sys::nested_path`]; `ENAMETOOLONG` for others than root.
-fn by_steps(workspace: &Dir, one: (u64, u64), rights: Rights) -> Result<Vec<u8>, Errno> {
-    let top = look(workspace, b"")?;
-    let (mut dir, mut names) = (one.1, Vec::new());
-    while dir != top.stx_ino {
-        if dir == sys::ROOT_INODE {
-            return Err(Errno::ACCESS);
-        }
-        let (above, name) = sys::name_of(workspace, dir).map_err(|errno| match errno {
-            Errno::PERM => Errno::NAMETOOLONG,
-            errno => errno,
-        })?;
-        names.push((dir, name));
-        dir = above;
-    }
-    // As the kernel does, which tells nobody of what they could not have read themselves.
-    let down = || {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let (mut at, mut path) = (open_beneath(workspace.as_fd(), b"", flags)?, Vec::new());
-        for (inode, name) in names.iter().rev() {
-            at = open_beneath(at.as_fd(), name, flags)?;
-            if look(&at, b"")?.stx_ino != *inode {
-                return Err(Errno::NOENT);
+/// So many steps up are made in one call to find where subvolumes are that are very deep: anybody who may make directories somewhere in the subvolume can make
+/// very many, and very deep ones.
+const MOST_STEPS: usize = 1 << 14;
+
+/// Finds the paths of nested subvolumes that are too deep to be asked for at once, in the workspace or elsewhere.
+struct Climb<'a> {
+    workspace: &'a Dir,
+    /// The workspace's inode.
+    top: u64,
+    rights: Rights,
+    /// Directories that are not in the workspace: from there nobody climbs again.
+    outside: HashSet<u64>,
+    /// So many steps may still be made.
+    left: usize,
+}
+
+impl Climb<'_> {
+    /// As [`sys::nested_path`]; `ENAMETOOLONG` for others than root, `EOVERFLOW` where no more steps may be made.
+    ///
+    /// # Errors
+    /// `Cancelled`.
+    fn path_of(&mut self, one: (u64, u64), cx: &Context<'_>) -> Result<Result<Vec<u8>, Errno>> {
+        let (mut dir, mut names) = (one.1, Vec::new());
+        while dir != self.top {
+            if dir == sys::ROOT_INODE || self.outside.contains(&dir) {
+                self.outside.extend(names.into_iter().map(|(dir, _)| dir));
+                return Ok(Err(Errno::ACCESS));
             }
-            path.extend_from_slice(name);
-            path.push(b'/');
+            cx.check_cancelled()?;
+            let Some(left) = self.left.checked_sub(1) else { return Ok(Err(Errno::OVERFLOW)) };
+            self.left = left;
+            let (above, name) = match sys::name_of(self.workspace, dir) {
+                Ok(found) => found,
+                Err(Errno::PERM) => return Ok(Err(Errno::NAMETOOLONG)),
+                Err(errno) => return Ok(Err(errno)),
+            };
+            names.push((dir, name));
+            dir = above;
         }
-        path.extend(sys::nested_path(&at, one)?);
-        Ok(path)
-    };
-    rights.with(workspace, down)?.map_err(|errno| match errno {
-        // Something was put there, or mounted over it, since.
-        Errno::NOTDIR | Errno::LOOP | Errno::XDEV => Errno::NOENT,
-        errno => errno,
-    })
+        Ok(self.down(one, &names))
+    }
+
+    /// The path down to it, as far as one may go who has the rights: as the kernel does, which tells nobody of what they could not have read themselves.
+    fn down(&self, one: (u64, u64), names: &[(u64, Vec<u8>)]) -> Result<Vec<u8>, Errno> {
+        let down = || {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+            let (mut at, mut path) = (open_beneath(self.workspace.as_fd(), b"", flags)?, Vec::new());
+            for (inode, name) in names.iter().rev() {
+                at = open_beneath(at.as_fd(), name, flags)?;
+                if look(&at, b"")?.stx_ino != *inode {
+                    return Err(Errno::NOENT);
+                }
+                path.extend_from_slice(name);
+                path.push(b'/');
+            }
+            path.extend(sys::nested_path(&at, one)?);
+            Ok(path)
+        };
+        self.rights.with(self.workspace, down)?.map_err(|errno| match errno {
+            // Something was put there, or mounted over it, since.
+            Errno::NOTDIR | Errno::LOOP | Errno::XDEV => Errno::NOENT,
+            errno => errno,
+        })
+    }
 }
 
 /// The topmost of all that was found and of `more`, unless their texts alone are longer than `most` bytes: then no more are asked for.

@@ -66,7 +66,7 @@ pub(crate) fn take(store: &Dir, workspace: &Dir, request: &SnapshotRequest, cx: 
     let origin = sys::info(&root)
         .map_err(|errno| failed(format!("cannot look at the subvolume {}", source.path.display()), errno))?
         .uuid;
-    let omitted = omitted(workspace, &source, store)?;
+    let omitted = omitted(workspace, &source, store, cx)?;
     let depot = Depot::make(store, root.as_fd(), workspace)?;
     let snapshots = depot.made_folder("snapshots")?;
     let folder = claim(snapshots.as_fd(), &request.id, cx)?;

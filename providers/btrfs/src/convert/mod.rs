@@ -48,7 +48,7 @@ pub(crate) fn convert(store: &Dir, workspace: &Dir, cx: &Context<'_>) -> Result<
         });
     }
     let old = Old::open(workspace, &shown)?;
-    refuse_boundaries(workspace, &source, store, &shown)?;
+    refuse_boundaries(workspace, &source, store, &shown, cx)?;
     holders::refuse(workspace.as_fd(), None)?;
     holders::refuse_mounts(workspace.as_fd())?;
     let temp = format!("{PREFIX}{}", unique()?);
@@ -159,13 +159,13 @@ fn same(a: &Statx, b: &Statx) -> bool {
 }
 
 /// Other filesystems and subvolumes inside would have to come along, which is not to be had in one step.
-fn refuse_boundaries(workspace: &Dir, source: &Subvolume, store: &Dir, shown: &str) -> Result<()> {
+fn refuse_boundaries(workspace: &Dir, source: &Subvolume, store: &Dir, shown: &str, cx: &Context<'_>) -> Result<()> {
     if let Some(inside) = Mounts::read()?.below(workspace).first() {
         let message = format!("{} is mounted inside of {shown}", inside.path);
         return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("unmount it, then repeat"));
     }
     // With this process's own rights, with which it is copied and removed: root also finds what the workspace's owner may not read.
-    if let Some(nested) = omitted::first_nested(workspace, source)? {
+    if let Some(nested) = omitted::first_nested(workspace, source, cx)? {
         let message = format!("{nested} in {shown} is a subvolume, which would have to be moved");
         return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("move it out of there, then repeat"));
     }

@@ -39,7 +39,8 @@ pub(crate) fn diff(place: &Place<'_>, request: &DiffRequest, cx: &Context<'_>) -
     let related = from.origin == to.origin;
     let changed = if related { Changed::since(newer, older.made_in)? } else { None };
     let method = if changed.is_some() { DiffMethod::Native } else { DiffMethod::Walk };
-    let ways = if changed.is_some() { ways(&from.omitted(place)?, &to.omitted(place)?) } else { HashSet::new() };
+    let ways =
+        if changed.is_some() { ways(&from.omitted(place, cx)?, &to.omitted(place, cx)?) } else { HashSet::new() };
     let touched =
         changed.as_ref().map(|changed| |path: &RelPath, inode: u64| changed.holds(inode) || ways.contains(path));
     let comparison = Comparison {
@@ -117,12 +118,12 @@ impl Taken {
     }
 
     /// What was left out of it, or would be.
-    fn omitted(&self, place: &Place<'_>) -> Result<Cow<'_, [Omission]>> {
+    fn omitted(&self, place: &Place<'_>, cx: &Context<'_>) -> Result<Cow<'_, [Omission]>> {
         if let Some(omitted) = &self.omitted {
             return Ok(Cow::Borrowed(omitted));
         }
         let workspace = place.need_workspace()?;
-        omitted(workspace, &Subvolume::around(workspace)?, place.store).map(Cow::Owned)
+        omitted(workspace, &Subvolume::around(workspace)?, place.store, cx).map(Cow::Owned)
     }
 }
 

@@ -10,9 +10,9 @@ use std::process::Command;
 
 use ah_plugin_api::{
     CloneRequest, Context, ConvertRequest, Converted, DestroyRequest, DiffRequest, Dir, Durability, FileName,
-    ListRequest, MountRequest, Observer, Omission, Place, Probe, ProbeRequest, Progress, Provider, ReclaimRequest,
-    Reclaimed, RelPath, Result, Side, Snapshot, SnapshotId, SnapshotRef, SnapshotRequest, Timestamp, UnmountRequest,
-    View, WritableClone,
+    ListRequest, MountRequest, Observer, Omission, Place, Probe, ProbeRequest, Progress, Provider, Quiet,
+    ReclaimRequest, Reclaimed, RelPath, Result, Side, Snapshot, SnapshotId, SnapshotRef, SnapshotRequest, Timestamp,
+    UnmountRequest, View, WritableClone,
 };
 use ah_provider_btrfs::BtrfsProvider;
 
@@ -58,6 +58,10 @@ impl Bench {
     }
 
     pub fn try_snapshot(&self, id: &str) -> Result<Snapshot> {
+        self.watched_snapshot(id, &Quiet)
+    }
+
+    pub fn watched_snapshot(&self, id: &str, watch: &dyn Observer) -> Result<Snapshot> {
         let request = SnapshotRequest {
             id: SnapshotId::new(id).unwrap(),
             created: Timestamp::now(),
@@ -66,7 +70,7 @@ impl Bench {
             durability: Durability::Durable,
             policy: Default::default(),
         };
-        self.provider.snapshot(&self.place(), &request, &Context::quiet())
+        self.provider.snapshot(&self.place(), &request, &Context::new(watch))
     }
 
     pub fn snapshot(&self, id: &str) -> Snapshot {

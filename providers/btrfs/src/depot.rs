@@ -26,7 +26,7 @@ use rustix::fs::{Access, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::elsewhere::{self, Note};
-use crate::subvolume::{is_btrfs, is_stub};
+use crate::subvolume::{is_btrfs, is_root, is_stub};
 use crate::sys;
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -49,13 +49,16 @@ impl Depot {
     /// The depot of a store, none if there has never been one.
     ///
     /// # Errors
-    /// `FailedPrecondition` if it is on a filesystem that is not there, or stayed behind when a snapshot came to the place of what is around it.
+    /// `FailedPrecondition` if it is on a filesystem that is not there, stayed behind when a snapshot came to the place of what is around it, or was copied.
     pub(crate) fn find(store: &Dir) -> Result<Option<Self>> {
         match open(store.as_fd(), "depot") {
             Ok(dir) => {
                 let path = store.path().join("depot");
                 if stands_for_another(dir.as_fd()) {
                     return Err(left_behind(&path));
+                }
+                if is_btrfs(&dir) && look(&dir, b"").is_ok_and(|stat| !is_root(&stat)) {
+                    return Err(copied(&path));
                 }
                 return Ok(Some(Self { dir, path, elsewhere: false }));
             }
@@ -208,9 +211,23 @@ pub(crate) fn stands_for_another(dir: BorrowedFd<'_>) -> bool {
     is_btrfs(dir) && look(dir, b"").is_ok_and(|stat| is_stub(&stat))
 }
 
-/// How a depot comes back that is not in the snapshot which came to the place of the subvolume around it.
+/// How a depot comes back that is not in the snapshot which came to the place of the subvolume around it. By what can do nothing but rename: `mv` copies where
+/// two mounts of the filesystem are in between, as where the place is one by itself, and snapshots are none any more then.
 pub(crate) fn how_to_bring(path: &Path) -> String {
-    format!("move it here from the subvolume that was in this place before: mv -T OLD {}", shell(path.as_os_str()))
+    format!(
+        "move it here from the subvolume that was in this place before, without mv, which may copy it: perl -e 'rename $ARGV[0], $ARGV[1] or die $!' OLD {} \
+         (on \"Invalid cross-device link\" with both paths as they are in one mount of the whole filesystem: mount -o subvolid=5 DEVICE FOLDER)",
+        shell(path.as_os_str())
+    )
+}
+
+/// The error of a depot that is no subvolume.
+fn copied(path: &Path) -> Error {
+    let message = format!("{} is no subvolume, but a copy of one: what is in it are no snapshots", path.display());
+    Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
+        "put the subvolume in its place from which it was copied, by a rename; or, if that is lost for good, move the copy away: mv -T {} ELSEWHERE",
+        shell(path.as_os_str())
+    ))
 }
 
 fn left_behind(path: &Path) -> Error {

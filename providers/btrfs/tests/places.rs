@@ -8,6 +8,7 @@ mod common;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 
 use ah_plugin_api::{Context, DestroyRequest, Error, ErrorKind, ListRequest, Place, Provider};
 use ah_test_disks::{Disk, NOBODY, as_ordinary_user, ordinary_users_path, unmount};
@@ -75,7 +76,33 @@ fn snapshots_that_somebody_cleared_away() {
     bench.snapshot("c");
 }
 
-/// As who goes back to a snapshot of all of a home does.
+/// The device of what is mounted there.
+fn device(at: &Path) -> String {
+    let text = run("findmnt", &["-nvo", "SOURCE", at.to_str().unwrap()]);
+    text.lines().next_back().unwrap().to_owned()
+}
+
+#[test]
+fn a_copy_of_the_subvolume_with_snapshots_is_not_taken_for_it() {
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let bench = Bench::in_folder(disk.at());
+    bench.write("f", "x");
+    bench.snapshot("a");
+    let (depot, away) = (bench.store.path().join("depot"), disk.at().join("away"));
+    fs::rename(&depot, &away).unwrap();
+    run("cp", &["-a", away.to_str().unwrap(), depot.to_str().unwrap()]);
+    let hint = advice(&bench);
+    assert_eq!(list(&bench).unwrap_err().hint.as_ref(), Some(&hint));
+    bench.provider.reclaim(&bench.place(), &Default::default(), &Context::quiet()).unwrap_err();
+    let (_, command) = hint.split_once("mv ").unwrap_or_else(|| panic!("{hint}"));
+    let elsewhere = disk.at().join("elsewhere");
+    run("sh", &["-ec", &format!("mv {}", command.replace("ELSEWHERE", elsewhere.to_str().unwrap()))]);
+    assert!(bench.probe().usable && list(&bench).unwrap() == 0);
+    fs::rename(&away, &depot).unwrap();
+    assert_eq!(bench.ids(), ["a"]);
+}
+
+/// As who goes back to a snapshot of all of a home does, which is a mount of its own.
 #[test]
 fn snapshots_that_stayed_behind_in_the_subvolume_around_them() {
     for is_in_store in [true, false] {
@@ -96,16 +123,32 @@ fn snapshots_that_stayed_behind_in_the_subvolume_around_them() {
         run("btrfs", &["-q", "subvolume", "snapshot", home.to_str().unwrap(), disk.at().join("new").to_str().unwrap()]);
         fs::rename(&home, &former).unwrap();
         fs::rename(disk.at().join("new"), &home).unwrap();
-        run("mount", &["--bind", home.to_str().unwrap(), home.to_str().unwrap()]);
+        let part =
+            |name: &str| run("mount", &["-o", &format!("subvol={name}"), &device(disk.at()), home.to_str().unwrap()]);
+        part("home");
         let hint = advice(&bench());
         assert_eq!(list(&bench()).unwrap_err().hint.as_ref(), Some(&hint));
         bench().provider.reclaim(&bench().place(), &Default::default(), &Context::quiet()).unwrap_err();
         assert!(home.join(depot).exists(), "it says where the snapshots belong");
-        let (_, command) = hint.split_once("mv -T OLD ").unwrap_or_else(|| panic!("{hint}"));
-        let command = format!("mv -T {} {}", former.join(depot).display(), command.split(';').next().unwrap());
-        unmount(&home);
-        run("sh", &["-ec", &command]);
-        run("mount", &["--bind", home.to_str().unwrap(), home.to_str().unwrap()]);
+        let (_, command) = hint.split_once("perl ").unwrap_or_else(|| panic!("{hint}"));
+        let (command, _) = command.split_once(" (on").unwrap_or_else(|| panic!("{hint}"));
+        let old = former.join(depot);
+        let command = format!("LC_ALL=C perl {command}").replace(" OLD ", &format!(" {} ", old.display()));
+        // As it is typed there, it does not get from one mount to the other, and does nothing.
+        let all_of_it = || run("find", &[old.to_str().unwrap(), "-maxdepth", "2", "-printf", "%i %C@ %p\n"]);
+        let before = all_of_it();
+        let out = Command::new("sh").args(["-ec", &command]).output().unwrap();
+        let text = String::from_utf8_lossy(&out.stderr);
+        assert!(!out.status.success() && text.starts_with("Invalid cross-device link"), "{out:?}");
+        assert_eq!(all_of_it(), before);
+        // In the one mount of all that the hint speaks of.
+        let all = beside.path().join("all");
+        fs::create_dir_all(&all).unwrap();
+        run("mount", &["-o", "subvolid=5", &device(&home), all.to_str().unwrap()]);
+        let at = disk.at().to_str().unwrap();
+        let out = Command::new("sh").args(["-ec", &command.replace(at, all.to_str().unwrap())]).output().unwrap();
+        unmount(&all);
+        assert!(out.status.success(), "{out:?}");
         assert!(bench().probe().usable && bench().ids() == ["a"]);
         bench().snapshot("b");
         unmount(&home);

@@ -10,7 +10,8 @@ use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 
 use ah_plugin_api::{
-    Changes, Context, DiffMethod, DiffRequest, Dir, Omission, Place, Reference, RelPath, Result, Side as Asked,
+    Changes, Context, DiffMethod, DiffRequest, Dir, ErrorKind, Omission, Place, Reference, RelPath, Result,
+    Side as Asked,
 };
 use ah_provider_directory::{Comparison, Side, Touched, failed};
 use rustix::fs::{Mode, OFlags, Statx, StatxAttributes};
@@ -37,10 +38,17 @@ pub(crate) fn diff(place: &Place<'_>, request: &DiffRequest, cx: &Context<'_>) -
     // Of two sides of one subvolume, the one that was taken first.
     let (older, newer) = if from.made_in <= to.made_in { (&from, &to) } else { (&to, &from) };
     let related = from.origin == to.origin;
-    let changed = if related { Changed::since(newer, older.made_in)? } else { None };
+    let mut changed = if related { Changed::since(newer, older.made_in)? } else { None };
+    let mut ways = HashSet::new();
+    if changed.is_some() {
+        match from.omitted(place, cx).and_then(|from| Ok((from, to.omitted(place, cx)?))) {
+            Ok((from, to)) => ways = ways_to(&from, &to),
+            Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),
+            // Whoever walks needs none of that.
+            Err(_) => changed = None,
+        }
+    }
     let method = if changed.is_some() { DiffMethod::Native } else { DiffMethod::Walk };
-    let ways =
-        if changed.is_some() { ways(&from.omitted(place, cx)?, &to.omitted(place, cx)?) } else { HashSet::new() };
     let touched =
         changed.as_ref().map(|changed| |path: &RelPath, inode: u64| changed.holds(inode) || ways.contains(path));
     let comparison = Comparison {
@@ -59,7 +67,7 @@ pub(crate) fn diff(place: &Place<'_>, request: &DiffRequest, cx: &Context<'_>) -
 
 /// The directories above all that was not left out of both sides alike. The filesystem does not count it as written when something is mounted
 /// over a directory, or taken off it.
-fn ways(from: &[Omission], to: &[Omission]) -> HashSet<RelPath> {
+fn ways_to(from: &[Omission], to: &[Omission]) -> HashSet<RelPath> {
     let mut ways = HashSet::new();
     for omission in lacking(from, to).chain(lacking(to, from)) {
         // Above a known one, all are known.

@@ -419,6 +419,8 @@ fn what_no_restore_can_put_back_is_told() {
         assert!(status.success());
     };
     device("3");
+    let fifo = project.join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     let ah = |words: &[&str]| {
         let mut command = world.command(["agent", "fs"].iter().chain(words));
         crate::support::Ran::of(command.current_dir(&project).env("AH_HOME", disk.at().join("state")))
@@ -427,8 +429,14 @@ fn what_no_restore_can_put_back_is_told() {
     // Another device, which could not be made again.
     fs::remove_file(project.join("device")).unwrap();
     device("5");
+    // And one that is only not as it was.
+    fs::set_permissions(&fifo, fs::Permissions::from_mode(0o600)).unwrap();
     let ran = ah(&["restore", &first]);
-    assert!(ran.code == 0 && ran.stderr.contains("special files cannot be made again"), "{ran:?}");
+    for name in ["device", "fifo"] {
+        let told = format!("{name} (nothing of a special file is brought back");
+        assert!(ran.code == 0 && ran.stderr.contains(&told), "{ran:?}");
+    }
+    assert_eq!(fs::metadata(&fifo).unwrap().permissions().mode() & 0o777, 0o600);
     // A subvolume, and something that is mounted, where a directory was.
     fs::rename(project.join("d"), project.join("e")).unwrap();
     let made = Command::new("btrfs").args(["-q", "subvolume", "create"]).arg(project.join("d")).status().unwrap();

@@ -46,6 +46,7 @@ const SUBVOLUME_NOW: &str = "it is a subvolume of its own by now";
 
 const OVERWRITTEN_IF_ASKED: &str = "ignored: `restore --ignored` overwrites it";
 const NEVER_MADE: &str = "special files cannot be made again";
+const NOTHING_OF_IT: &str = "nothing of a special file is brought back";
 
 /// Where a restore works.
 #[derive(Clone, Copy)]
@@ -338,7 +339,8 @@ impl<'a> Planner<'a> {
     fn changed(&mut self, path: &RelPath, before: &Entry, after: &Entry) -> Result<()> {
         let (was_dir, becomes_dir) = (before.kind == EntryKind::Dir, after.kind == EntryKind::Dir);
         if after.kind == EntryKind::Special {
-            self.leave(path, NEVER_MADE);
+            // Of one that is there, it may be the mode or the time that differs.
+            self.leave(path, if before.kind == EntryKind::Special { NOTHING_OF_IT } else { NEVER_MADE });
             return Ok(());
         }
         if before.kind == EntryKind::Special {

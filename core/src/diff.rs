@@ -251,7 +251,7 @@ impl Workspace {
                 }
                 (Some(then), None) => tree.stat(&path).ok().flatten().filter(|now| {
                     // What has become a pipe, a socket or a device no snapshot holds either.
-                    [then.kind, EntryKind::Special].contains(&now.kind) && !now.mounted
+                    [then.kind, EntryKind::Special].contains(&now.kind) && now.mounted != Some(true)
                 }),
                 _ => None,
             };

@@ -33,8 +33,8 @@ pub(crate) struct Found {
     pub(crate) nlink: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// Whether something is mounted there, this filesystem itself perhaps.
-    pub(crate) mounted: bool,
+    /// Whether something is mounted there, this filesystem itself perhaps. None: kernels before 5.8 do not tell.
+    pub(crate) mounted: Option<bool>,
 }
 
 impl Found {
@@ -57,7 +57,10 @@ impl Found {
             nlink: stat.stx_nlink,
             uid: stat.stx_uid,
             gid: stat.stx_gid,
-            mounted: stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
+            mounted: stat
+                .stx_attributes_mask
+                .contains(StatxAttributes::MOUNT_ROOT)
+                .then(|| stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)),
         }
     }
 
@@ -185,7 +188,7 @@ impl<'a> Tree<'a> {
         let above: Vec<RelPath> = std::iter::successors(path.parent(), RelPath::parent).collect();
         above.into_iter().rev().filter(|dir| !dir.is_root()).find_map(|dir| {
             let found = self.stat(&dir).ok()??;
-            (found.mounted || found.dev != self.dev).then_some((dir, found))
+            (found.mounted == Some(true) || found.dev != self.dev).then_some((dir, found))
         })
     }
 
@@ -379,6 +382,20 @@ mod tests {
         assert!(tree.stat(&path("real/none")).unwrap().is_none());
         assert!(tree.stat(&path("none/none")).unwrap().is_none());
         assert!(chmod(tree.dir(&path("")).unwrap().as_fd(), b"link", 0o700, |_| true).is_err());
+    }
+
+    #[test]
+    fn whether_something_is_mounted_is_known_where_the_kernel_tells() {
+        let tmp = tempfile::tempdir().unwrap();
+        let mut stat =
+            rustix::fs::statx(rustix::fs::CWD, tmp.path(), AtFlags::empty(), StatxFlags::BASIC_STATS).unwrap();
+        stat.stx_attributes_mask = StatxAttributes::MOUNT_ROOT;
+        stat.stx_attributes = StatxAttributes::MOUNT_ROOT;
+        assert_eq!(Found::new(&stat).mounted, Some(true));
+        stat.stx_attributes = StatxAttributes::empty();
+        assert_eq!(Found::new(&stat).mounted, Some(false));
+        stat.stx_attributes_mask = StatxAttributes::empty();
+        assert_eq!(Found::new(&stat).mounted, None);
     }
 
     #[test]

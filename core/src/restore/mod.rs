@@ -171,6 +171,8 @@ pub fn way_out(conflicts: &[LeftAlone], forced: bool) -> &'static str {
         "have these opened by whom they belong to (`chmod`, `chown`)"
     } else if all(&[plan::MOUNTED_NOW]) {
         "unmount what is on these"
+    } else if all(&[plan::MOUNTED_NOW, plan::FOREIGN_NOW]) {
+        "unmount what is on these, or move them out of the way"
     } else if forced {
         "`--force` does not cover these: move them out of the way"
     } else {

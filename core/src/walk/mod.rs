@@ -222,7 +222,7 @@ impl Source<'_> {
         for name in at::names(dir.as_fd()).map_err(fail)? {
             let Some(found) = at::stat(dir.as_fd(), &name).map_err(fail)? else { continue };
             let is_dir = found.kind == EntryKind::Dir;
-            let elsewhere = is_dir && (found.mounted || found.dev != tree.dev());
+            let elsewhere = is_dir && (found.mounted == Some(true) || found.dev != tree.dev());
             let left_out = |skip: &dyn Fn(&RelPath, EntryKind, u64) -> bool| -> Result<bool> {
                 Ok(skip(&path.join(&name)?, found.kind, found.size))
             };

@@ -43,6 +43,8 @@ pub(super) const SHUT: &str = "you may not write to this directory";
 /// What is said of a directory with something on it that is not the workspace's.
 pub(super) const MOUNTED_NOW: &str = "something is mounted on it by now";
 const SUBVOLUME_NOW: &str = "it is a subvolume of its own by now";
+/// Where the kernel does not tell which of the two.
+pub(super) const FOREIGN_NOW: &str = "something is mounted on it, or it is a subvolume of its own, by now";
 
 const OVERWRITTEN_IF_ASKED: &str = "ignored: `restore --ignored` overwrites it";
 const NEVER_MADE: &str = "special files cannot be made again";
@@ -562,7 +564,14 @@ impl<'a> Planner<'a> {
         let foreign = if error == Errno::XDEV { self.tree.foreign_above(path) } else { None };
         match foreign {
             Some((top, _)) if self.plan.conflicts.last().is_some_and(|last| last.path == top) => {}
-            Some((top, found)) => self.conflict(&top, if found.mounted { MOUNTED_NOW } else { SUBVOLUME_NOW }),
+            Some((top, found)) => {
+                let what = match found.mounted {
+                    Some(true) => MOUNTED_NOW,
+                    Some(false) => SUBVOLUME_NOW,
+                    None => FOREIGN_NOW,
+                };
+                self.conflict(&top, what);
+            }
             None => self.conflict(path, format!("it cannot be looked at ({error})")),
         }
     }

@@ -346,8 +346,10 @@ fn a_clone_is_told_of_as_its_user_sees_it() {
         let (provider, open) = (daemon.named("btrfs_ahd"), alice.open());
         let one = open.snapshot(&*provider, "one").unwrap().reference;
         let clone = open.fork(&*provider, &one, "c").unwrap();
-        // What was done about its repository is told all the same.
-        assert!(clone.notes.len() == 1 && !clone.notes[0].contains("snapshots"), "{:?}", clone.notes);
+        // What was done about its repository is told all the same, and what else is in it.
+        let notes = clone.notes;
+        assert!(notes.len() == 2 && notes.iter().all(|note| !note.contains("snapshots")), "{notes:?}");
+        assert!(notes.iter().any(|note| note.contains("a copy of the subvolume")), "{notes:?}");
     });
 }
 

@@ -174,7 +174,8 @@ pub(crate) fn make(place: &Place<'_>, request: &CloneRequest, cx: &Context<'_>) 
     };
     if let Some(pins) = &shown.record.pins {
         workspace.push(rel.as_path());
-        notes.push(format!("{} is a copy of {pins}, of which the workspace is only a part", path.display()));
+        // Without a path, which a helper that shows the clone elsewhere could not pass on.
+        notes.push(format!("it is part of a copy of {pins}, as the workspace is only a part of that"));
     }
     if inside {
         notes.push(format!("it is in {}, because the folder asked for is on another filesystem", path.display()));

@@ -188,8 +188,11 @@ impl Said {
         })
     }
 
-    /// The directory above the workspace: where it was, or is with the workspace by now.
-    fn find_above(&self, workspace: Option<&Dir>) -> Option<Dir> {
+    /// The directory above the workspace: where it was, or is with the workspace by now. None if another one, or none, is where it was.
+    ///
+    /// # Errors
+    /// If it cannot be looked at.
+    fn find_above(&self, workspace: Option<&Dir>) -> Result<Option<Dir>> {
         let around = || {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let around = rustix::fs::openat(workspace?, c"..", flags, Mode::empty()).ok()?;
@@ -197,7 +200,15 @@ impl Said {
             Some(Dir::from_fd(around, path))
         };
         let is_it = |above: &Dir| identity(above).is_ok_and(|is| is == self.above);
-        Dir::open(&self.path).ok().filter(is_it).or_else(|| around().filter(is_it))
+        let there = match Dir::open(&self.path) {
+            Ok(there) if is_it(&there) => return Ok(Some(there)),
+            there => there,
+        };
+        let is_gone = |errno| [Errno::NOENT, Errno::NOTDIR].map(Errno::raw_os_error).contains(&errno);
+        match (around().filter(is_it), there) {
+            (None, Err(error)) if !error.errno.is_some_and(is_gone) => Err(error),
+            (around, _) => Ok(around),
+        }
     }
 
     /// What is there under our name.
@@ -306,12 +317,19 @@ pub(crate) fn reclaim(place: &Place<'_>, cx: &Context<'_>) -> Result<Reclaimed> 
         let read = (&mut file).take(16384).read_to_end(&mut bytes);
         let settled = match read.ok().and_then(|_| Said::parse(&bytes)) {
             Some(said) => match said.find_above(place.workspace) {
-                Some(above) => settle(&said, &above, &mut reclaimed, cx)?,
-                None => {
+                Ok(Some(above)) => settle(&said, &above, &mut reclaimed, cx)?,
+                Err(error) => {
+                    reclaimed.stays.push(format!(
+                        "cannot look for what a conversion left as {}, beside the workspace: {error}",
+                        said.temp
+                    ));
+                    false
+                }
+                Ok(None) => {
                     let note = store.path().join(OsStr::from_bytes(&name));
                     reclaimed.stays.push(format!(
                         "did not find what a conversion left as {}, beside the workspace, when the directory around both was {}: \
-                         if it was moved, move it back; if it is gone for good, forget it: rm {}",
+                         if it was moved, move it back, or mount its disk; if it is gone for good, forget it: rm {}",
                         said.temp,
                         said.path.display(),
                         shell(note.as_os_str())

@@ -62,5 +62,5 @@ extern "C" fn tell() {
         };
         format!("error: {what} ended the process in its operation {op}\nhint: {DEFECT}\n")
     };
-    sys::say_and_end(message.as_bytes(), 1)
+    sys::end(&message, 1)
 }

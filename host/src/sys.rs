@@ -1,4 +1,4 @@
-//! The one place of this crate with `unsafe`: running something in a child process that may crash, and ending this one at once.
+//! The one place of this crate with `unsafe`: running something in a child process that may crash, something as this one ends, and ending this one at once.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -69,7 +69,7 @@ pub(crate) fn in_child(limit: Duration, work: impl FnOnce()) -> io::Result<Endin
 
 /// Ends this process at once, with `text` on stderr: neither its exit handlers run nor those of libraries.
 pub(crate) fn end(text: &str, code: u8) -> ! {
-    // Not by way of the standard library's stderr, whose lock another thread may have.
+    // Not by way of the standard library's stderr, whose lock another thread may have. Who has closed it hears nothing.
     let _ = rustix::io::write(rustix::stdio::stderr(), text.as_bytes());
     // SAFETY: ends the process at once.
     unsafe { nix::libc::_exit(code.into()) }
@@ -95,15 +95,6 @@ fn prepare(parent: Pid, null: &File) {
 pub(crate) fn at_exit(handler: extern "C" fn()) {
     // SAFETY: the handler is a function of this program, which is there until the process is gone, and takes and gives nothing.
     let _ = unsafe { nix::libc::atexit(handler) };
-}
-
-/// Writes a last word to stderr and ends this process at once, while it is ending: without locks that another thread may hold, and without what
-/// else would run at its end.
-pub(crate) fn say_and_end(last: &[u8], code: i32) -> ! {
-    // Who has closed it hears nothing.
-    let _ = rustix::io::write(rustix::stdio::stderr(), last);
-    // SAFETY: ends the process at once.
-    unsafe { nix::libc::_exit(code) }
 }
 
 /// Waits until `fd` has something to say, or is closed on the other side.

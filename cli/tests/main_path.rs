@@ -164,7 +164,7 @@ fn what_nobody_asked_to_leave_out_is_said() {
     assert!(!world.run(["agent", "fs", "snapshot"]).stderr.contains("left out"));
     world.fs(["snapshot"]);
     for part in ["HEAD", "objects/x", "refs/x"] {
-        world.write(&format!("nested/.git/{part}"), "ref: refs/heads/main\n");
+        world.write(format!("nested/.git/{part}"), "ref: refs/heads/main\n");
     }
     let ran = world.run(["agent", "fs", "snapshot"]);
     assert!(ran.stderr.contains("left out: nested/.git (git-dir); "), "{ran:?}");

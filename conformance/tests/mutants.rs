@@ -217,11 +217,8 @@ fn walk(at: &Path) -> Vec<std::path::PathBuf> {
 impl Provider for Faulty {
     fn describe(&self) -> Description {
         let mut description = self.inner.describe();
-        match self.fault {
-            Fault::DescribesItselfDifferently => {
-                description.version = format!("1.{}", self.calls.fetch_add(1, Ordering::Relaxed));
-            }
-            _ => {}
+        if self.fault == Fault::DescribesItselfDifferently {
+            description.version = format!("1.{}", self.calls.fetch_add(1, Ordering::Relaxed));
         }
         description.capabilities.extend(self.fault.claims());
         description

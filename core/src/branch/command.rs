@@ -11,6 +11,7 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -191,10 +192,12 @@ struct Shown {
 }
 
 impl Shown {
-    /// None if no directory is there.
+    /// None if no directory is there. A symlink to one is refused: what was moved may be behind it.
     fn of(path: &Path) -> Result<Option<Self>> {
-        if fsio::is_no_dir(path) {
-            return Ok(None);
+        match fs::metadata(path).map_err(|error| error.kind()) {
+            Ok(there) if !there.is_dir() => return Ok(None),
+            Err(io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(None),
+            _ => {}
         }
         let dir = match Dir::open(path) {
             Err(error) if error.kind == ErrorKind::NotFound => return Ok(None),

@@ -371,6 +371,21 @@ fn a_removal_that_failed_leaves_a_branch_to_work_in() {
 }
 
 #[test]
+fn a_branch_that_was_moved_behind_a_symlink_is_not_removed() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let workspace = lab.open();
+    let branch = workspace.branch(&named("b")).unwrap();
+    let moved = lab.top.join("moved");
+    fs::rename(&branch.path, &moved).unwrap();
+    std::os::unix::fs::symlink(&moved, &branch.path).unwrap();
+    let error = workspace.remove_branch("b", false).unwrap_err();
+    assert!(error.message.contains(branch.path.to_str().unwrap()), "{error:?}");
+    assert!(moved.join("a").exists() && branch.path.is_symlink());
+    assert_eq!(workspace.find_ready_branch("b").unwrap().id, branch.id);
+}
+
+#[test]
 fn gc_finishes_a_removal_only_if_nobody_worked_there_since() {
     let lab = Lab::new();
     lab.step("a", "1");

@@ -5,7 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ah_plugin_api::{DestroyRequest, Durability, Error, ErrorKind, ProviderName, Reference, Result, SnapshotId};
+use ah_plugin_api::{
+    Context, DestroyRequest, Durability, Error, ErrorKind, ProviderName, Reference, Result, Snapshot, SnapshotId,
+    SnapshotRef,
+};
 use serde::Serialize;
 
 use crate::background;
@@ -13,7 +16,7 @@ use crate::branch::BranchRecord;
 use crate::ids::BranchId;
 use crate::record::SnapshotRecord;
 use crate::seek;
-use crate::snapshot::same_reference;
+use crate::snapshot::{Shown, same_reference};
 use crate::state::State;
 use crate::text;
 use crate::timeline::{Event, EventBody};
@@ -170,7 +173,9 @@ impl Workspace {
             let served = served.map_or_else(|| self.serve(&snapshot.provider), Ok);
             let outcome = served.and_then(|served| {
                 let served = &*serving.insert(served);
-                self.engine.home().with_reserve(|| self.destroy(served, snapshot, &listed))
+                let (id, reference) = (&snapshot.id, &snapshot.reference);
+                let cx = self.context();
+                self.engine.home().with_reserve(|| self.destroy(served, id, reference, &listed, &cx))
             });
             if let Err(error) = outcome {
                 first_error.get_or_insert(error.context(format!(
@@ -183,11 +188,44 @@ impl Workspace {
     }
 
     /// Removes one of which nothing is on the timeline any more, unless the provider finds by its reference one that is `listed`.
-    fn destroy(&self, served: &Served, snapshot: &SnapshotRecord, listed: &[SnapshotRecord]) -> Result<()> {
-        refuse_shared(&served.name, &snapshot.id, &snapshot.reference, listed)?;
-        let request = DestroyRequest::Snapshot(snapshot.reference.clone());
-        served.provider.destroy(&served.place(), &request, &self.context())?;
-        background::forget_unsynced(self, &snapshot.id)
+    pub(crate) fn destroy(
+        &self,
+        served: &Served,
+        id: &SnapshotId,
+        reference: &Reference,
+        listed: &[SnapshotRecord],
+        cx: &Context<'_>,
+    ) -> Result<()> {
+        refuse_shared(&served.name, id, reference, listed)?;
+        served.provider.destroy(&served.place(), &DestroyRequest::Snapshot(reference.clone()), cx)?;
+        background::forget_unsynced(self, id)
+    }
+
+    /// Takes back a snapshot that was never listed, unless the provider finds by its reference one that is. Also for who is stopped. What stays,
+    /// gc finds.
+    pub(crate) fn withdraw(&self, served: &Served, snapshot: &Snapshot) -> Result<()> {
+        let listed = State::of(self.log().read(None)?.0).snapshots;
+        self.destroy(served, &snapshot.id, &snapshot.reference, &listed, &Context::quiet())
+    }
+
+    /// Takes back one in whose place `other` serves. Behind an agent the timeline, which may be long, is not read: the provider is asked which one it
+    /// finds by the reference.
+    pub(crate) fn withdraw_for(
+        &self,
+        other: &Shown,
+        served: &Served,
+        id: &SnapshotId,
+        reference: &Reference,
+    ) -> Result<()> {
+        let (cx, request) = (Context::quiet(), SnapshotRef { snapshot: reference.clone() });
+        let found = match other.provider == served.name && other.reference == *reference {
+            true => other.id.clone(),
+            false => served.provider.stat(&served.place(), &request, &cx)?.id,
+        };
+        if found != *id {
+            return Err(same_reference(&served.name, id, &found));
+        }
+        self.destroy(served, id, reference, &[], &cx)
     }
 }
 

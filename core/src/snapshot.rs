@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use ah_plugin_api::wire::{DEFECT, Op};
 use ah_plugin_api::{
-    Capability, CapturePolicy, ChangedBelow, Context, DestroyRequest, Dir, Durability, Error, ErrorKind, ProviderName,
-    Reference, Result, Snapshot, SnapshotId, SnapshotRequest,
+    Capability, CapturePolicy, ChangedBelow, Dir, Durability, Error, ErrorKind, ProviderName, Reference, Result,
+    Snapshot, SnapshotId, SnapshotRequest,
 };
 use serde::{Deserialize, Serialize};
 
@@ -140,7 +140,8 @@ impl Workspace {
     }
 
     /// Has a provider take a snapshot. It finds each by its reference, and removes it by that: one that bears the last one's is refused, and left
-    /// to it, since nothing can be taken back by that without the other. What removes snapshots asks about all the others.
+    /// to it, since nothing can be taken back by that without the other. What removes one
+    /// looks for all the others.
     ///
     /// # Errors
     /// The provider's; `Internal`: its answer is wrong.
@@ -374,17 +375,14 @@ impl Taking<'_> {
                 .map(|ChangedBelow { total, paths }| EventBody::ChangedBelow { files: FilesChanged { total, paths } }),
         );
         let listed = self.list(before, record, &snapshot);
-        let unheard = match &listed {
-            Ok(Listed::New(_)) => false,
-            Ok(Listed::Equal(_)) => true,
+        // One whose id nobody will hear is taken back. If that fails too, gc finds it.
+        let _ = match &listed {
+            Ok(Listed::New(_)) => Ok(()),
+            Ok(Listed::Equal(last)) => workspace.withdraw_for(last, served, &snapshot.id, &snapshot.reference),
             // The line of one that failed may be there all the same, where it could not be taken back.
-            Err(_) => !workspace.may_be_told_of(&self.session, &snapshot.id),
+            Err(_) if workspace.may_be_told_of(&self.session, &snapshot.id) => Ok(()),
+            Err(_) => workspace.withdraw(served, &snapshot),
         };
-        if unheard {
-            // Nobody will hear its id: take it back. If that fails too, gc finds it.
-            let request = DestroyRequest::Snapshot(snapshot.reference.clone());
-            let _ = served.provider.destroy(&served.place(), &request, &Context::quiet());
-        }
         let listed = listed?;
         self.note_first_commit(&snapshot);
         if let Listed::New(record) = &listed {

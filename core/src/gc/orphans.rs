@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ah_plugin_api::{
-    DestroyRequest, Durability, Error, ErrorKind, ListRequest, ProviderName, Reference, Result, Snapshot, SnapshotId,
-    SnapshotRef,
+    Durability, Error, ErrorKind, ListRequest, ProviderName, Reference, Result, Snapshot, SnapshotId, SnapshotRef,
 };
 
 use crate::background;
@@ -207,13 +206,12 @@ impl Workspace {
     ) -> Result<()> {
         let said = |snapshot: &&Snapshot| self.is_mine(snapshot) && state.removed.contains(&snapshot.id);
         for snapshot in held.iter().filter(said) {
-            let request = DestroyRequest::Snapshot(snapshot.reference.clone());
-            let outcome = refuse_shared(&served.name, &snapshot.id, &snapshot.reference, &state.snapshots)
-                .and_then(|()| served.provider.destroy(&served.place(), &request, &self.context()));
+            let Snapshot { id, reference, .. } = snapshot;
+            let outcome = self.destroy(served, id, reference, &state.snapshots, &self.context());
             if outcome.is_ok() {
                 report.did(format!("removed the snapshot {}, whose removal had begun and not ended", snapshot.id));
             }
-            report.note(&format!("removing the snapshot {}", snapshot.id), outcome.map(drop))?;
+            report.note(&format!("removing the snapshot {}", snapshot.id), outcome)?;
         }
         Ok(())
     }

@@ -11,8 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ah_plugin_api::{
-    Capability, CapturePolicy, DestroyRequest, DiffRequest, Durability, EntryKind, RepositoryState, Result, Side,
-    SnapshotId,
+    Capability, CapturePolicy, DiffRequest, Durability, EntryKind, RepositoryState, Result, Side, SnapshotId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -128,8 +127,7 @@ impl Workspace {
         }
         // What is left of it if that fails, gc removes.
         if let Ok(served) = self.serve(&new.provider) {
-            let request = DestroyRequest::Snapshot(new.reference.clone());
-            let _ = served.provider.destroy(&served.place(), &request, &self.context());
+            let _ = self.withdraw_for(&older.shown, &served, &new.id, &new.reference);
         }
         let _ = background::forget_unsynced(self, &new.id);
         Ok(true)

@@ -5,8 +5,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use ah_plugin_api::{
-    Capability, ChangedBelow, Context, DestroyRequest, Durability, EntryKind, Error, ErrorKind, RelPath, Result,
-    Snapshot, SnapshotRef,
+    Capability, ChangedBelow, Durability, EntryKind, Error, ErrorKind, RelPath, Result, Snapshot, SnapshotRef,
 };
 
 use super::apply::{apply, lanes};
@@ -70,15 +69,14 @@ struct Seen {
 
 /// The saved state until it is on the timeline: it is nobody's, and goes away again if nothing comes of it.
 struct Unlisted<'a> {
+    workspace: &'a Workspace,
     saver: &'a Served,
     safety: &'a Snapshot,
 }
 
 impl Drop for Unlisted<'_> {
     fn drop(&mut self) {
-        let request = DestroyRequest::Snapshot(self.safety.reference.clone());
-        // Also for who is stopped. If it fails, gc finds it.
-        let _ = self.saver.provider.destroy(&self.saver.place(), &request, &Context::quiet());
+        let _ = self.workspace.withdraw(self.saver, self.safety);
     }
 }
 
@@ -280,7 +278,7 @@ impl Workspace {
         let Saved { snapshot: safety, other, note } = self.save_present(&served, &workspace, &policy, everything)?;
         let saver = other.as_ref().unwrap_or(&served);
         let safety_shelf = self.shelf(saver, &scratch);
-        let unlisted = Unlisted { saver, safety: &safety };
+        let unlisted = Unlisted { workspace: self, saver, safety: &safety };
         let wish = Wish {
             safety: &safety,
             safety_shelf: other.is_some().then_some(safety_shelf),
@@ -398,7 +396,7 @@ impl Workspace {
         std::mem::forget(unlisted);
         let listed = self.append(&session, line, Durability::Durable);
         if listed.is_err() && !self.may_be_told_of(&session, &safety.id) {
-            drop(Unlisted { saver, safety: &safety });
+            drop(Unlisted { workspace: self, saver, safety: &safety });
         }
         record.seq = listed?.seq;
         drop(making);

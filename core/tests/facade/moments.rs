@@ -20,12 +20,12 @@ fn waiting(lab: &Lab, text: &str) {
     another(lab);
 }
 
-fn another(lab: &Lab) {
+pub(crate) fn another(lab: &Lab) {
     lab.wait(1);
     lab.open().add_moment(&SessionName::main(), NewMoment::new(MomentKind::Stop)).unwrap();
 }
 
-fn captured(lab: &Lab) -> Moment {
+pub(crate) fn captured(lab: &Lab) -> Moment {
     lab.open().capture().unwrap();
     lab.open().moments(None).unwrap().pop().unwrap()
 }

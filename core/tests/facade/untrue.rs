@@ -11,9 +11,10 @@ use ah_core::{
     Access, BranchOptions, BranchRecord, DiffOptions, ErrorKind, GcOptions, RelPath, RestoreOptions, RmOptions,
     SeekOptions, SnapshotOptions, Workspace,
 };
-use ah_plugin_api::{Error, Reference, Snapshot, View, WritableClone};
+use ah_plugin_api::{ContentId, Error, Reference, Snapshot, View, WritableClone};
 
 use crate::lab::{Lab, write};
+use crate::moments::{another, captured};
 
 fn named(name: &str) -> BranchOptions {
     BranchOptions { name: Some(name.into()), ..BranchOptions::default() }
@@ -278,6 +279,52 @@ fn what_another_snapshot_is_found_by_is_not_removed() {
     assert_eq!(fs::read_to_string(lab.path().join("a")).unwrap(), "1");
     // With the last that it is found by it goes.
     workspace.rm(&[first.id.to_string()], &RmOptions::default()).unwrap();
+}
+
+#[test]
+fn what_is_taken_back_unheard_takes_no_other_along() {
+    let lab = Lab::new();
+    let first = lab.step("a", "1");
+    let will_say = |reference: Option<Reference>| {
+        let (tree, told) = (Some(ContentId(vec![2])), move |own| reference.clone().unwrap_or(own));
+        let lie = move |own: Snapshot| Ok(Snapshot { reference: told(own.reference), tree: tree.clone(), ..own });
+        *lab.fake.of_snapshots.lock().unwrap() = Some(Box::new(lie));
+    };
+    will_say(None);
+    lab.write("a", "2");
+    another(&lab);
+    let second = captured(&lab).record.snapshot;
+    will_say(Some(first.reference.clone()));
+    let is_there = || {
+        let tried = RestoreOptions { dry_run: true, ..RestoreOptions::default() };
+        lab.open().restore(first.id.as_str(), &tried).map(drop)
+    };
+    // A restore that is only tried saves the present state, too.
+    is_there().unwrap();
+    is_there().unwrap();
+    // The moment gets the snapshot that is there.
+    another(&lab);
+    assert_eq!(captured(&lab).record.snapshot, second);
+    is_there().unwrap();
+    *lab.fake.of_snapshots.lock().unwrap() = None;
+    lab.open().restore(first.id.as_str(), &RestoreOptions::default()).unwrap();
+    assert_eq!(fs::read_to_string(lab.path().join("a")).unwrap(), "1");
+}
+
+#[test]
+fn one_that_was_for_nothing_takes_no_other_along() {
+    let lab = Lab::new();
+    lab.fake.treeless.store(true, Ordering::Relaxed);
+    let first = lab.step("a", "1");
+    another(&lab);
+    let before = captured(&lab).record.snapshot;
+    will_bear(&lab, &first.reference);
+    another(&lab);
+    assert_eq!(captured(&lab).record.snapshot, before, "nothing has changed");
+    *lab.fake.of_snapshots.lock().unwrap() = None;
+    lab.write("a", "2");
+    lab.open().restore(first.id.as_str(), &RestoreOptions::default()).unwrap();
+    assert_eq!(fs::read_to_string(lab.path().join("a")).unwrap(), "1");
 }
 
 #[test]

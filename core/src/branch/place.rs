@@ -48,11 +48,12 @@ impl Workspace {
     }
 }
 
-/// What is said of a branch that is no directory. Its provider takes away what it knows of; what is left in a folder of ours goes by its name, as what a killed
-/// process left, and nobody follows where a symlink leads.
+/// What is said of a branch that is no directory. Its provider takes away what it knows of; where it cannot, its name for that stays on record. What is left in a folder of
+/// ours goes by its name, as what a killed process left, and nobody follows where a symlink leads.
 pub(super) fn no_dir(file: &mut BranchFile, path: &Path, at: &Place<'_>, ours: bool, served: &Served) -> Error {
-    if let Some(request) = destroy_request(file) {
-        let _ = served.provider.destroy(at, &request, &Context::quiet());
+    if let Some(request) = destroy_request(file)
+        && served.provider.destroy(at, &request, &Context::quiet()).is_ok()
+    {
         file.record.reference = None;
     }
     if ours && fsio::is_no_dir(&file.made_at) {

@@ -382,6 +382,29 @@ fn a_branch_that_is_no_directory_is_its_providers_defect_and_leaves_nothing() {
 }
 
 #[test]
+fn one_that_its_provider_cannot_take_away_now_stays_on_record() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let workspace = lab.open();
+    let lie = |clone: WritableClone| fs::remove_dir_all(&clone.path).map(|()| clone).map_err(|_| unreachable!());
+    *lab.fake.of_clones.lock().unwrap() = Some(Box::new(lie));
+    lab.fake.destroys_fail.store(true, Ordering::Relaxed);
+    assert!(is_defect(&workspace.branch(&named("b")).unwrap_err()));
+    lab.fake.destroys_fail.store(false, Ordering::Relaxed);
+    let branches = lab.settings.home.join("branches");
+    let records = || -> Vec<PathBuf> {
+        let all = fs::read_dir(&branches).unwrap().map(|entry| entry.unwrap().path());
+        all.filter(|path| path.extension().is_some_and(|extension| extension == "json")).collect()
+    };
+    let record = records().remove(0);
+    let mut value: serde_json::Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+    value["maker"]["start"] = 1.into();
+    fs::write(&record, value.to_string()).unwrap();
+    workspace.gc(&GcOptions::default()).unwrap();
+    assert_eq!((lab.fake.forgotten.lock().unwrap().as_slice(), records()), (&["b".to_owned()][..], Vec::new()));
+}
+
+#[test]
 fn who_always_finds_something_is_not_asked_for_ever() {
     let lab = Lab::new();
     lab.step("a", "1");

@@ -307,11 +307,20 @@ impl Workspace {
 
 /// How what is mounted at a path comes to be plain files there, as far as it can be read, where `convert --back` would lack what lay behind.
 fn without_behind(root: &Path) -> String {
-    let mut saved = root.as_os_str().to_owned();
-    saved.push(".saved");
+    let named = |end: &str| {
+        let mut name = root.as_os_str().to_owned();
+        name.push(end);
+        name
+    };
+    let (mut saved, mut number) = (named(".saved"), 1);
+    // What is in one that is there is older than what is shown.
+    while seek::is_there(Path::new(&saved)) {
+        number += 1;
+        saved = named(&format!(".saved-{number}"));
+    }
     let (there, saved) = (text::shell(root.as_os_str()), text::shell(&saved));
     let stands = text::shell(root.join(NOT_MOUNTED).as_os_str());
     format!(
-        "copy out what it shows still: `cd / && mkdir {saved} && cp -aT {there} {saved}`; put that in its place: `umount {there} && chmod u+w {there} && rm {stands} && mv -T {saved} {there}`; then `ah -C {there} agent fs rm --all` says what is left to go"
+        "copy out what it shows still: `cd / && mkdir {saved} && cp -aT {there} {saved}`; put that in its place: `cd / && test -d {saved} && umount {there} && chmod u+w {there} && rm {stands} && mv -T {saved} {there}`; then `ah -C {there} agent fs rm --all` says what is left to go"
     )
 }

@@ -19,6 +19,8 @@ fn a_workspace_that_lost_what_lay_behind_it_is_written_off() {
             let told = bench.ran(&root, words);
             assert!(told.stderr.contains("agent fs rm --all`"), "{words:?}: {told:?}");
         }
+        // Copied before, and worked on since.
+        bench.sh(&format!("mkdir {0}.saved && touch {0}.saved/older", root.display()));
         // What it shows is not lost: it is to be copied out first, by the commands that are named.
         let refused = bench.ran(&root, forced);
         assert!(refused.code == 4 && bench.ran(&root, all).code == 4, "{refused:?}");
@@ -26,8 +28,11 @@ fn a_workspace_that_lost_what_lay_behind_it_is_written_off() {
         let hint = refused.stderr.lines().rfind(|line| line.starts_with("hint: ")).unwrap().to_owned();
         let commands: Vec<&str> = hint.split('`').skip(1).step_by(2).collect();
         let [copy, place, write_off] = commands[..] else { panic!("{hint}") };
+        let out_of_turn = bench.program("sh").args(["-c", place]).output().unwrap();
+        assert!(!out_of_turn.status.success() && text(bench, "mine") == "mine", "{out_of_turn:?}");
         bench.sh(copy);
         bench.sh(place);
+        assert!(!root.join("older").exists());
         assert!(bench.mounts().is_empty() && text(bench, "mine") == "mine");
         // Whether the service that had it mounted is there still, or another one; whether anything is in the directory, or not.
         if matches!(bench.0.user, User::Ordinary) {

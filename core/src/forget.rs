@@ -1,7 +1,7 @@
 //! Removing all that is kept of a workspace, so that it is none any more: its directory, and those below it, are like others from then on.
 //!
-//! Killed anywhere, it leaves a workspace: first the timeline says that the snapshots are removed, then the providers remove them, and only when nothing of it
-//! is held outside of its folder that goes, by a rename. What is left then lies in the trash, which `gc` empties. Until then `gc` goes on with what was begun,
+//! Killed anywhere, it leaves a workspace: first goes what is to be written off, which its provider may refuse; then the timeline says that the snapshots are
+//! removed, then the providers remove them, and only when nothing of it is held outside of its folder that goes, by a rename. What is left then lies in the trash, which `gc` empties. Until then `gc` goes on with what was begun,
 //! and so does a second try.
 
 use std::path::Path;
@@ -92,13 +92,14 @@ impl Workspace {
             self.serve(name)?;
         }
         let forgotten = self.all_that_is_kept(lost.as_ref())?;
-        if !forgotten.snapshots.is_empty() {
-            self.say_removed(&forgotten.snapshots, "rm")?;
-            self.destroy_each(&forgotten.snapshots)?;
-        }
+        // Its provider may know better, and refuse: then all is there still.
         if let Some(Lost { provider, reference }) = lost {
             let served = self.serve(&provider)?;
             served.provider.destroy(&served.place(), &DestroyRequest::Clone(reference), &self.context())?;
+        }
+        if !forgotten.snapshots.is_empty() {
+            self.say_removed(&forgotten.snapshots, "rm")?;
+            self.destroy_each(&forgotten.snapshots)?;
         }
         for name in &stores {
             self.empty_store(name)?;

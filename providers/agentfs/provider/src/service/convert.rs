@@ -306,13 +306,10 @@ impl Service {
     pub(super) fn write_off(&self, open: &Open, branch: BranchId, at: &Path, cx: &Context<'_>) -> Result<()> {
         self.refuse_in_copy()?;
         let _making = alone(&open.making, cx)?;
-        let what = What::Branch(branch);
-        let is_mounted = {
-            let mut mounted = lock(&open.mounted);
-            mounted.look();
-            mounted.has(&what)
-        };
-        if is_mounted || !self.has_lost_behind()? {
+        // Locked until the branch is gone: nobody mounts what was found to be lost.
+        let mut mounted = lock(&open.mounted);
+        mounted.look();
+        if mounted.has(&What::Branch(branch)) || !self.has_lost_behind()? {
             let message = format!("{} is a workspace behind AgentFS, and is kept", at.display());
             let typed = text::shell(at.as_os_str());
             return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
@@ -321,10 +318,9 @@ impl Service {
         }
         // In this order: killed between the two, the next service takes the branch for one that was not finished.
         Behind::forget(&self.home)?;
-        take_away(&open.mounted, &what, || {
-            Self::delete_from_tree(open, branch, cx)?;
-            Self::settle_removal(open)
-        })
+        Self::delete_from_tree(open, branch, cx)?;
+        drop(mounted);
+        Self::settle_removal(open)
     }
 
     /// Whether what branches read is a directory that lies behind a workspace, or did.

@@ -4,7 +4,7 @@
 //! removed, then the providers remove them, and only when nothing of it is held outside of its folder that goes, by a rename. What is left then lies in the trash, which `gc` empties. Until then `gc` goes on with what was begun,
 //! and so does a second try.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{DestroyRequest, Error, ErrorKind, ListRequest, NOT_MOUNTED, ProviderName, Reference, Result};
 use serde::Serialize;
@@ -43,13 +43,22 @@ pub struct Forgotten {
     pub snapshots: Vec<SnapshotRecord>,
     /// What else is kept of it.
     pub kept: Kept,
-    /// The provider that keeps what was written in it while that was mounted, of which the rest is gone.
-    pub written_off: Option<ProviderName>,
+    /// What was written in it while a provider mounted it, where the rest is gone.
+    pub written_off: Option<WrittenOff>,
 }
 
-/// A workspace that a provider was to mount, and of which what lay behind is gone: what the provider keeps of it.
+/// What a provider keeps of a workspace that it was to mount, and of which what lay behind is not where it was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WrittenOff {
+    /// The provider.
+    pub provider: ProviderName,
+    /// Where that was.
+    pub behind: PathBuf,
+}
+
+/// The same, as it is removed.
 struct Lost {
-    provider: ProviderName,
+    what: WrittenOff,
     reference: Reference,
 }
 
@@ -93,8 +102,8 @@ impl Workspace {
         }
         let forgotten = self.all_that_is_kept(lost.as_ref())?;
         // Its provider may know better, and refuse: then all is there still.
-        if let Some(Lost { provider, reference }) = lost {
-            let served = self.serve(&provider)?;
+        if let Some(Lost { what, reference }) = lost {
+            let served = self.serve(&what.provider)?;
             served.provider.destroy(&served.place(), &DestroyRequest::Clone(reference), &self.context())?;
         }
         if !forgotten.snapshots.is_empty() {
@@ -112,16 +121,25 @@ impl Workspace {
     }
 
     /// What is to be written off of the workspace, if anything is.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` where nothing is at its path either: a folder above may have been moved, or its disk may not be there.
     fn lost(&self) -> Result<Option<Lost>> {
         let now = self.record_now()?;
-        let Some(provider) = now.mounted_by.clone().filter(|_| now.has_lost_behind() && !now.is_mounted()) else {
-            return Ok(None);
-        };
+        let provider = now.mounted_by.clone().filter(|_| now.has_lost_behind() && !now.is_mounted());
+        let (Some(provider), Some(behind)) = (provider, now.behind()) else { return Ok(None) };
         // Were there more, it would not be known which of them it is.
-        match &branch::nameless_in_store(self, &provider)?[..] {
-            [reference] => Ok(Some(Lost { provider, reference: reference.clone() })),
-            _ => Ok(None),
+        let [reference] = &branch::nameless_in_store(self, &provider)?[..] else { return Ok(None) };
+        if now.path.symlink_metadata().is_ok_and(|there| there.is_dir()) {
+            return Ok(Some(Lost { what: WrittenOff { provider, behind }, reference: reference.clone() }));
         }
+        let (root, behind) = (now.path.display(), behind.display());
+        let message =
+            format!("neither {root} is there, nor {behind}, which is a part of it: {provider} keeps the rest");
+        Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
+            "if they are elsewhere, or their disk is not attached, bring them back; if they are gone for good, `mkdir -p {}`, then `ah agent fs rm --all` there",
+            text::shell(now.path.as_os_str())
+        )))
     }
 
     /// As it is written down now: another command may have changed that since this one was opened.
@@ -138,7 +156,7 @@ impl Workspace {
         }
         let (moments, sessions) = (state.moments.len() as u64, sessions.len() as u64);
         let kept = Kept { id: self.id.clone(), moments, sessions, recordings: recordings as u64 };
-        let written_off = lost.map(|lost| lost.provider.clone());
+        let written_off = lost.map(|lost| lost.what.clone());
         Ok(Forgotten { snapshots: state.snapshots, kept, written_off })
     }
 

@@ -82,7 +82,7 @@ pub use diff::{DiffOptions, DiffReport, DiffSide};
 pub use edit::EditOptions;
 pub use engine::{Access, Engine};
 pub use exec::{ExecError, ExecOptions};
-pub use forget::{Forgotten, Kept};
+pub use forget::{Forgotten, Kept, WrittenOff};
 pub use gc::{GcOptions, GcReport};
 pub use ids::{BranchId, LeaseId, SessionName, WorkspaceId};
 pub use ignored::TakenBy;

@@ -1,7 +1,7 @@
 //! `ah agent fs rm`: snapshots and branches, by name; or all that is kept of the workspace.
 
 use ah_core::text;
-use ah_core::{Access, BranchRecord, Forgotten, Kept, RmOptions, RmReport, SnapshotRecord, Workspace};
+use ah_core::{Access, BranchRecord, Forgotten, Kept, RmOptions, RmReport, SnapshotRecord, Workspace, WrittenOff};
 use ah_plugin_api::{Error, ErrorKind, Result};
 use clap::Args;
 use serde::Serialize;
@@ -99,8 +99,12 @@ fn run_all(app: &App, args: &RmArgs) -> Outcome {
     }
     let Forgotten { snapshots, kept, written_off } = if acts { workspace.forget()? } else { workspace.to_forget()? };
     let mut what = in_words(app, &snapshots, &kept);
-    what.extend(written_off.map(|provider| {
-        format!("what {provider} keeps of what was written here since `convert`: what lay behind is gone")
+    what.extend(written_off.map(|WrittenOff { provider, behind }| {
+        let first = if acts { "" } else { "; if it is elsewhere, bring it back first" };
+        format!(
+            "what {provider} keeps of what was written here since `convert`: what lay behind is not at {} any more{first}",
+            behind.display()
+        )
     }));
     if !args.force && !args.dry_run {
         let message =

@@ -1,6 +1,7 @@
 //! A workspace that was put behind AgentFS, and lost its directory: what of it is written off, and when.
 
 use std::fs;
+use std::path::Path;
 
 use crate::convert::{end, text};
 use crate::support::User;
@@ -74,5 +75,47 @@ fn a_workspace_whose_place_another_directory_has_is_not_written_off() {
         bench.sh(&format!("rm -r {}", root.display()));
         bench.at(&root, &["snapshots"]);
         assert_eq!(text(bench, "f"), "mine");
+    });
+}
+
+#[test]
+fn a_workspace_that_was_only_moved_is_not_written_off() {
+    Bench::each_plain(|bench| {
+        let (above, moved) = (bench.0.path("above"), bench.0.path("moved"));
+        let root = above.join("w");
+        let moves = |from: &Path, to: &Path| bench.sh(&format!("mv {} {}", from.display(), to.display()));
+        let refused = |words: &[&str]| {
+            let refused = bench.ran(&root, words);
+            assert_eq!(refused.code, 4, "{words:?}: {refused:?}");
+            refused.stderr
+        };
+        bench.sh(&format!("mkdir -p {}", root.display()));
+        bench.at(&root, &["snapshot", "-m", "plain"]);
+        bench.at(&root, &["convert"]);
+        bench.sh(&format!("echo mine > {}/mine", root.display()));
+        bench.at(&root, &["snapshot", "-m", "taken"]);
+        bench.at(&root, &["edit", "--keep", "taken"]);
+        let is_whole = || {
+            assert_eq!(bench.at(&root, &["cat", "taken", "mine"]), "mine");
+            assert_eq!(bench.sh(&format!("cat {}/mine", root.display())), "mine");
+        };
+        let (all, forced) = (&["rm", "--all"][..], &["rm", "--all", "--force"][..]);
+        // With its service, which has it mounted where it was moved to: whether nothing is where it was, or another directory.
+        moves(&above, &moved);
+        refused(forced);
+        bench.sh(&format!("mkdir -p {0} && touch {0}/other", root.display()));
+        refused(forced);
+        bench.sh(&format!("rm -r {}", above.display()));
+        moves(&moved, &above);
+        is_whole();
+        // Without.
+        end(bench);
+        moves(&above, &moved);
+        for words in [all, forced] {
+            let told = refused(words);
+            assert!(told.contains("bring them back"), "{told}");
+        }
+        moves(&moved, &above);
+        is_whole();
     });
 }

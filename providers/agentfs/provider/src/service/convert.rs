@@ -309,11 +309,12 @@ impl Service {
         // Locked until the branch is gone: nobody mounts what was found to be lost.
         let mut mounted = lock(&open.mounted);
         mounted.look();
-        if mounted.has(&What::Branch(branch)) || !self.has_lost_behind()? {
+        let is_replaced = at.symlink_metadata().is_ok_and(|there| there.is_dir());
+        if mounted.has(&What::Branch(branch)) || !is_replaced || self.lost_behind()?.is_none() {
             let message = format!("{} is a workspace behind AgentFS, and is kept", at.display());
             let typed = text::shell(at.as_os_str());
             return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
-                "make it a plain directory again first: `cd / && ah -C {typed} agent fs convert --back`"
+                "bring it back there if it was moved, then make it a plain directory again: `cd / && ah -C {typed} agent fs convert --back`"
             )));
         }
         // In this order: killed between the two, the next service takes the branch for one that was not finished.

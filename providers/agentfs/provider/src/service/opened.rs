@@ -212,9 +212,9 @@ impl Service {
         tree.exists() && (!lower.exists() || matches!(Workspace::may_be_of(&tree, lower), Ok(false)))
     }
 
-    /// The same of the one that is written down.
-    pub(super) fn has_lost_behind(&self) -> Result<bool> {
-        Ok(self.lower()?.is_some_and(|lower| self.has_left(&lower)))
+    /// Where the one that is written down was, if that is so.
+    pub(super) fn lost_behind(&self) -> Result<Option<PathBuf>> {
+        Ok(self.lower()?.filter(|lower| self.has_left(lower)))
     }
 
     /// Whether a directory is the one that was branched, which was not found where it was.
@@ -384,10 +384,9 @@ impl Service {
         }
         let open = self.current();
         if open.as_ref().is_some_and(|open| converted(&open.tree).is_some()) {
-            return Ok(Some(if self.has_lost_behind()? {
-                in_place_of_what_is_lost(&path)
-            } else {
-                in_its_place(&path)
+            return Ok(Some(match self.lost_behind()? {
+                Some(behind) => in_place_of_what_is_lost(&path, &behind),
+                None => in_its_place(&path),
             }));
         }
         let behind = open.is_some_and(|open| self.lies_behind(&open).unwrap_or(false));
@@ -433,14 +432,15 @@ fn in_its_place(path: &Path) -> Error {
 }
 
 /// The same, where it is not whole any more.
-fn in_place_of_what_is_lost(path: &Path) -> Error {
+fn in_place_of_what_is_lost(path: &Path, behind: &Path) -> Error {
     let shown = text::shell(path.as_os_str());
     let message = format!(
-        "another directory is at {}: of the workspace that was mounted there, what was written since `convert` is kept, and what lay behind it is gone",
-        path.display()
+        "another directory is at {}: of the workspace that was mounted there, what was written since `convert` is kept, and what lay behind it is not at {} any more",
+        path.display(),
+        behind.display()
     );
     Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
-        "`ah -C {shown} agent fs rm --all` writes that off, and leaves the directory alone; move the directory away, and `ah -C {shown}` mounts the workspace again"
+        "if that is elsewhere, bring it back first; `ah -C {shown} agent fs rm --all` writes the workspace off, and leaves the directory alone; move the directory away, and `ah -C {shown}` mounts the workspace again"
     ))
 }
 

@@ -95,7 +95,7 @@ impl Service {
         refuse_within(missing, at)?;
         self.refuse_replaced(open, at)?;
         // Who has lost what lay behind, and made another directory there, has begun anew.
-        if is_converted(&open.tree, branch) && is_empty(at) && self.has_lost_behind()? {
+        if is_converted(&open.tree, branch) && is_empty(at) && self.lost_behind()?.is_some() {
             return Err(Error::new(
                 ErrorKind::FailedPrecondition,
                 "another directory is there, and what lay behind is gone",

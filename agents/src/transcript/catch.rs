@@ -171,7 +171,8 @@ impl<'a> Search<'a> {
                 (None, false)
             }
             What::Unsure { text, id } => {
-                let its = its_id(id) && sought.prompt.is_some_and(|wanted| begin_alike(text, wanted));
+                let wanted = sought.prompt_id.zip(sought.prompt).filter(|_| at_prompt);
+                let its = wanted.is_some_and(|wanted| is_told(wanted, id.as_deref(), text));
                 (its.then(|| begin.clone()), its)
             }
             What::Other => (None, false),
@@ -195,6 +196,11 @@ pub fn words(prompt: &str) -> String {
 pub(super) fn begin_alike(one: &str, other: &str) -> bool {
     let (one, other) = (words(one), words(other));
     one.starts_with(&other) || other.starts_with(&one)
+}
+
+/// Whether a line that begins like the agent's own text is the prompt that a hook told of: by its id, and by its text, without which it is none.
+pub(super) fn is_told((wanted_id, wanted): (&str, &str), id: Option<&str>, text: &str) -> bool {
+    id == Some(wanted_id) && !words(wanted).is_empty() && begin_alike(text, wanted)
 }
 
 /// Whether a prompt's line is that of the prompt sought: by id if both have one, else by text, if it was not made long before the moment, else
@@ -318,6 +324,9 @@ mod tests {
         };
         assert_eq!(told(&[]), ["one", "three"]);
         assert_eq!(told(&[("p2", &pasted[..20])]), ["one", pasted, "three"]);
+        // An image alone is told without text, and every text begins with none.
+        assert_eq!(told(&[("p2", " ")]), ["one", "three"]);
+        assert!(!is_at(place("p2", ""), 1));
     }
 
     #[test]

@@ -77,7 +77,7 @@ impl Prompts {
 
 /// Whether that is among what hooks told.
 fn is_told(told: &[(String, String)], id: Option<&str>, text: &str) -> bool {
-    told.iter().any(|(of, beginning)| id == Some(of.as_str()) && catch::begin_alike(text, beginning))
+    told.iter().any(|(of, beginning)| catch::is_told((of, beginning), id, text))
 }
 
 impl Iterator for Prompts {

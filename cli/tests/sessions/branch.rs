@@ -1,8 +1,9 @@
 //! Session branches: what is in them, where they run, and what stays untouched.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -105,6 +106,15 @@ fn the_workspaces_own_conversation_stays_its_last_one() {
     let age = |file: &Path| fs::metadata(file).unwrap().modified().unwrap();
     assert_eq!(Path::new(copy).parent(), play.file.parent());
     assert!(age(Path::new(copy)) < age(&play.file));
+    // Nor is it as old as what nobody has gone on in for long: that is cleared away.
+    let old = age(&play.file) - Duration::from_secs(20 * 86_400);
+    File::options().append(true).open(&play.file).unwrap().set_modified(old).unwrap();
+    let other = play.file.with_file_name("other.jsonl");
+    fs::write(&other, "").unwrap();
+    let made = play.json("session-branch", &["session", "branch", &stop, "--name", "again"]);
+    let copy = made["session_branch"]["conversation"]["transcript"].as_str().unwrap();
+    assert!(age(Path::new(copy)) < age(&other) && age(Path::new(copy)) > old);
+    fs::remove_file(other).unwrap();
     // In place it is the new one that goes on.
     let made = play.json("rewind", &["agent", "rewind", &stop, "--conversation"]);
     let copy = made["rewind"]["conversation"]["transcript"].as_str().unwrap();

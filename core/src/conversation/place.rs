@@ -81,11 +81,17 @@ pub(crate) fn put(
     Ok(trimmed)
 }
 
-/// Makes a copy older than what it was cut from: agents that are asked to go on with the last conversation of a directory (`claude --continue`) take
-/// the newest. At the workspace's own path that is to be its own, not that of a branch which is shown there.
+/// Makes a copy a second older than the last conversation beside what it was cut from: agents that are asked to go on with the last conversation of a
+/// directory (`claude --continue`) take the newest. At the workspace's own path that is to be its own, not that of a branch which is shown there.
+/// Not older than that, since agents clear away what is old.
 fn age(copy: &Path, original: &Path) -> Result<()> {
     let run = || -> io::Result<()> {
-        let last = std::fs::metadata(original)?.modified()?;
+        let mut last = std::fs::metadata(original)?.modified()?;
+        let beside = original.parent().map(std::fs::read_dir).transpose()?.into_iter().flatten().flatten();
+        for other in beside.filter(|other| other.path().extension() == original.extension()) {
+            // It may be gone by now.
+            last = other.metadata().and_then(|other| other.modified()).map_or(last, |other| last.max(other));
+        }
         File::open(copy)?.set_modified(last.checked_sub(Duration::from_secs(1)).unwrap_or(last))
     };
     run().map_err(|e| failed("change the time of", copy, &e))

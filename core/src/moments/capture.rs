@@ -20,6 +20,7 @@ use crate::lock::{Lock, boot_id};
 use crate::moments::pace::Pace;
 use crate::moments::pending::{self, Pending, Waiting};
 use crate::moments::tools::{Running, Tools};
+use crate::moments::trying::Tries;
 use crate::moments::{Attempt, Moment, MomentKind, MomentUpdate, fence};
 use crate::record::SnapshotKind;
 use crate::snapshot::{Behind, Listed, SnapshotOptions};
@@ -70,7 +71,7 @@ impl Workspace {
                 std::thread::sleep(LOOK);
                 continue;
             };
-            self.settle_stopped(&workers)?;
+            let before = self.settle_stopped(&workers)?;
             self.wait_for_more()?;
             let mut sessions: Vec<SessionName> = Vec::new();
             for waiting in pending::all(self)? {
@@ -82,7 +83,7 @@ impl Workspace {
             sessions.sort_by_key(|session| !fence::is_hurried(self, session));
             let mut failed = None;
             for session in sessions {
-                match self.capture_for(&session, &workers) {
+                match self.capture_for(&session, &before) {
                     Ok(()) => settled = true,
                     Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),
                     // The others' moments do not wait for it.
@@ -145,7 +146,7 @@ impl Workspace {
     }
 
     /// Takes one snapshot for all moments of a session that wait by now.
-    fn capture_for(&self, session: &SessionName, workers: &Lock) -> Result<()> {
+    fn capture_for(&self, session: &SessionName, before: &Tries) -> Result<()> {
         let mut moments: Vec<(Waiting, Pending)> = Vec::new();
         for waiting in pending::all(self)?.into_iter().filter(|waiting| waiting.session == *session) {
             if let Some(left) = pending::read(self, &waiting)? {
@@ -161,7 +162,7 @@ impl Workspace {
         let taken = match refused {
             Some(reason) => self.give_up(session, &moments, &reason).map(|()| None),
             None => {
-                let attempt = Attempt::of(self, &moments, workers)?;
+                let attempt = Attempt::of(self, &moments, before)?;
                 self.take_for(session, &moments, &mut pace, asked, &attempt)
             }
         };

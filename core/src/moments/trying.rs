@@ -22,6 +22,9 @@ use crate::workspace::Workspace;
 /// So often a moment's snapshot is tried by workers that do not live to see its end. More than once, since one may be killed by somebody.
 const TRIES: u32 = 3;
 
+/// How often moments were tried.
+pub(super) type Tries = BTreeMap<SnapshotId, u32>;
+
 /// What is tried.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Trying {
@@ -40,7 +43,7 @@ pub(crate) struct Trying {
     /// The moments that it is for.
     moments: Vec<SnapshotId>,
     /// How often each that waits was tried and not brought to an end, this time included.
-    tries: BTreeMap<SnapshotId, u32>,
+    tries: Tries,
 }
 
 impl Trying {
@@ -90,20 +93,18 @@ fn path(workspace: &Workspace) -> PathBuf {
 pub(crate) struct Attempt<'a> {
     workspace: &'a Workspace,
     moments: Vec<SnapshotId>,
-    tries: BTreeMap<SnapshotId, u32>,
+    tries: Tries,
 }
 
 impl<'a> Attempt<'a> {
-    pub(super) fn of(workspace: &'a Workspace, moments: &[(Waiting, Pending)], workers: &Lock) -> Result<Self> {
-        let before = Trying::left(workspace, workers);
-        let before = |moment: &SnapshotId| before.as_ref().map_or(0, |trying| trying.tries(moment));
-        let so_far = |waiting: Waiting| (waiting.moment.clone(), before(&waiting.moment));
-        let mut tries: BTreeMap<_, _> = pending::all(workspace)?.into_iter().map(so_far).collect();
+    /// `before`: how often each was tried by workers that are gone.
+    pub(super) fn of(workspace: &'a Workspace, moments: &[(Waiting, Pending)], before: &Tries) -> Result<Self> {
+        let so_far = |waiting: Waiting| Some((waiting.moment.clone(), *before.get(&waiting.moment)?));
+        let mut tries: Tries = pending::all(workspace)?.into_iter().filter_map(so_far).collect();
         let moments: Vec<_> = moments.iter().map(|(waiting, _)| waiting.moment.clone()).collect();
         for moment in &moments {
             *tries.entry(moment.clone()).or_default() += 1;
         }
-        tries.retain(|_, tries| *tries > 0);
         Ok(Self { workspace, moments, tries })
     }
 
@@ -136,9 +137,10 @@ impl Drop for Noted<'_> {
 }
 
 impl Workspace {
-    /// Says of moments that a worker did not live to take the snapshot of why they have none so far. Those that were tried often enough wait no longer.
-    pub(super) fn settle_stopped(&self, workers: &Lock) -> Result<()> {
-        let Some(trying) = Trying::left(self, workers) else { return Ok(()) };
+    /// Says of moments that a worker did not live to take the snapshot of why they have none so far; gives how often those that wait were tried. Those
+    /// that were tried often enough wait no longer.
+    pub(super) fn settle_stopped(&self, workers: &Lock) -> Result<Tries> {
+        let Some(trying) = Trying::left(self, workers) else { return Ok(Tries::default()) };
         for waiting in pending::all(self)?.into_iter().filter(|waiting| trying.moments.contains(&waiting.moment)) {
             let Some(left) = pending::read(self, &waiting)? else { continue };
             let (session, tries) = (waiting.session.clone(), trying.tries(&waiting.moment));
@@ -148,7 +150,7 @@ impl Workspace {
                 self.settled(&session, &moment)?;
             }
         }
-        Ok(())
+        Ok(trying.tries)
     }
 
     /// Tells that automatic snapshots are not brought to an end, until one is.

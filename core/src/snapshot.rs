@@ -140,8 +140,8 @@ impl Workspace {
     }
 
     /// Has a provider take a snapshot. It finds each by its reference, and removes it by that: one that bears the last one's is refused, and left
-    /// to it, since nothing can be taken back by that without the other. What removes one
-    /// looks for all the others.
+    /// to it, since nothing can be taken back by that without the other. What removes one looks for the others first ([`Workspace::destroy`]), or asks the provider which one it finds
+    /// ([`Workspace::withdraw_for`]).
     ///
     /// # Errors
     /// The provider's; `Internal`: its answer is wrong.

@@ -7,13 +7,15 @@
 //! it run a library; so in a child that a library forked, whose only thread is its main thread, the handler does nothing either.
 //!
 //! No signal is handled: after one nothing in the process can be relied upon. What `abort` or a crash ends (or `_exit`, which passes over
-//! handlers) is found by what `ah-core` wrote down before it called (`moments/trying.rs`).
+//! handlers) of a worker, `ah-core` wrote down before it called for a snapshot (`moments/trying.rs`); who typed a command sees the signal.
 
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use ah_plugin_api::wire::{DEFECT, Op};
+use ah_plugin_api::{Error, ErrorKind};
 use nix::unistd::{Pid, getpid, gettid};
 
+use crate::report::told;
 use crate::sys;
 
 /// A call that is open, of the provider that `what` names.
@@ -54,13 +56,13 @@ extern "C" fn tell() {
     if me == getpid() {
         return;
     }
-    let message = {
+    let error = {
         let open = open();
         // A thread that a library started is not known; then it is most likely the call that was begun last.
         let Some(Open { what, op, .. }) = open.iter().find(|call| call.thread == me).or_else(|| open.last()) else {
             return;
         };
-        format!("error: {what} ended the process in its operation {op}\nhint: {DEFECT}\n")
+        Error::new(ErrorKind::Internal, format!("{what} ended the process in its operation {op}")).with_hint(DEFECT)
     };
-    sys::end(&message, 1)
+    sys::end(&told(&error), 1)
 }

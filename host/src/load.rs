@@ -8,12 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ah_plugin_api::abi::{self, AbiVersion, Library, OpenError};
-use ah_plugin_api::text::misleads;
 use ah_plugin_api::wire::Remote;
-use ah_plugin_api::{Description, Error, Provider, ProviderName};
+use ah_plugin_api::{Description, Provider, ProviderName};
 
 use crate::elf;
-use crate::report::{Fault, Outcome, Report};
+use crate::report::{Fault, Outcome, Report, told};
 use crate::search::{Origin, Place, Search, name_of};
 use crate::sys;
 use crate::trial::{Known, Memory};
@@ -258,16 +257,6 @@ fn open(name: &Path, real: &Path, limit: Option<Duration>) -> Result<Library, Fa
     let loaded = loaded?;
     let started = within(left, move || loaded.start()).map_err(Fault::Untried)?;
     Ok(started.ok_or(Fault::Hangs(limit))??)
-}
-
-/// An error as `ah` tells it.
-fn told(error: &Error) -> String {
-    let line = |text: &str| -> String {
-        let shown = |c: char| if misleads(c) { c.escape_default().to_string() } else { c.to_string() };
-        text.chars().map(shown).collect()
-    };
-    let hint = error.hint.as_ref().map(|hint| format!("hint: {}\n", line(hint)));
-    format!("error: {}\n{}", line(&error.message), hint.unwrap_or_default())
 }
 
 /// A name by which the system's loader opens the very file that was judged; the file's own name where there is no `/proc`.

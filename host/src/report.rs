@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ah_plugin_api::abi::{AbiVersion, OpenError};
-use ah_plugin_api::text::shell;
+use ah_plugin_api::text::{misleads, shell};
 use ah_plugin_api::{Error, ErrorKind, ProviderName};
 
 use crate::search::Origin;
@@ -162,4 +162,14 @@ impl From<Untrusted> for Fault {
             }
         }
     }
+}
+
+/// An error as `ah` tells it, of who can no longer hand it on.
+pub(crate) fn told(error: &Error) -> String {
+    let line = |text: &str| -> String {
+        let shown = |c: char| if misleads(c) { c.escape_default().to_string() } else { c.to_string() };
+        text.chars().map(shown).collect()
+    };
+    let hint = error.hint.as_ref().map(|hint| format!("hint: {}\n", line(hint)));
+    format!("error: {}\n{}", line(&error.message), hint.unwrap_or_default())
 }

@@ -26,7 +26,7 @@ use rustix::fs::{Access, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::elsewhere::{self, Note};
-use crate::subvolume::{is_btrfs, is_root, is_stub};
+use crate::subvolume::{is_btrfs, is_stub};
 use crate::sys;
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -49,16 +49,13 @@ impl Depot {
     /// The depot of a store, none if there has never been one.
     ///
     /// # Errors
-    /// `FailedPrecondition` if it is on a filesystem that is not there, stayed behind when a snapshot came to the place of what is around it, or was copied.
+    /// `FailedPrecondition` if it is on a filesystem that is not there, or stayed behind when a snapshot came to the place of what is around it.
     pub(crate) fn find(store: &Dir) -> Result<Option<Self>> {
         match open(store.as_fd(), "depot") {
             Ok(dir) => {
                 let path = store.path().join("depot");
                 if stands_for_another(dir.as_fd()) {
                     return Err(left_behind(&path));
-                }
-                if is_btrfs(&dir) && look(&dir, b"").is_ok_and(|stat| !is_root(&stat)) {
-                    return Err(copied(&path));
                 }
                 return Ok(Some(Self { dir, path, elsewhere: false }));
             }
@@ -219,15 +216,6 @@ pub(crate) fn how_to_bring(path: &Path) -> String {
          (on \"Invalid cross-device link\" with both paths as they are in one mount of the whole filesystem: mount -o subvolid=5 DEVICE FOLDER)",
         shell(path.as_os_str())
     )
-}
-
-/// The error of a depot that is no subvolume.
-fn copied(path: &Path) -> Error {
-    let message = format!("{} is no subvolume, but a copy of one: what is in it are no snapshots", path.display());
-    Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
-        "put the subvolume in its place from which it was copied, by a rename; or, if that is lost for good, move the copy away: mv -T {} ELSEWHERE",
-        shell(path.as_os_str())
-    ))
 }
 
 fn left_behind(path: &Path) -> Error {

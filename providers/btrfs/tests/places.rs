@@ -82,26 +82,6 @@ fn device(at: &Path) -> String {
     text.lines().next_back().unwrap().to_owned()
 }
 
-#[test]
-fn a_copy_of_the_subvolume_with_snapshots_is_not_taken_for_it() {
-    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
-    let bench = Bench::in_folder(disk.at());
-    bench.write("f", "x");
-    bench.snapshot("a");
-    let (depot, away) = (bench.store.path().join("depot"), disk.at().join("away"));
-    fs::rename(&depot, &away).unwrap();
-    run("cp", &["-a", away.to_str().unwrap(), depot.to_str().unwrap()]);
-    let hint = advice(&bench);
-    assert_eq!(list(&bench).unwrap_err().hint.as_ref(), Some(&hint));
-    bench.provider.reclaim(&bench.place(), &Default::default(), &Context::quiet()).unwrap_err();
-    let (_, command) = hint.split_once("mv ").unwrap_or_else(|| panic!("{hint}"));
-    let elsewhere = disk.at().join("elsewhere");
-    run("sh", &["-ec", &format!("mv {}", command.replace("ELSEWHERE", elsewhere.to_str().unwrap()))]);
-    assert!(bench.probe().usable && list(&bench).unwrap() == 0);
-    fs::rename(&away, &depot).unwrap();
-    assert_eq!(bench.ids(), ["a"]);
-}
-
 /// As who goes back to a snapshot of all of a home does, which is a mount of its own.
 #[test]
 fn snapshots_that_stayed_behind_in_the_subvolume_around_them() {

@@ -174,6 +174,7 @@ conversations:
   - name: helper
     steps:
       - prompt: {contains: Look around here}
+      - pace_ms: 500
       - tool: {name: exec_command, input: {cmd: 'echo one > one.txt'}}
       - tool: {name: exec_command, input: {cmd: 'echo seen > seen.txt; sleep 600', yield_time_ms: 30000}}
       - say: I saw it.
@@ -200,7 +201,7 @@ fn codex_sends_a_subagent_whose_moments_are_in_the_conversation_that_sent_it() {
             let file = |moment: &Moment| moment.0["transcript"]["file"].clone();
             assert_eq!(file(moment), file(prompts[0]), "{all:#?}");
         }
-        // To start it, and what it does by itself, are no reasons for others not to be exact.
+        // To start it, and what it does by itself later (it thinks for a while), are no reasons for others not to be exact.
         let spawned = all.iter().find(|moment| moment.0["tool"]["name"] == "spawn_agent").unwrap();
         assert!(spawned.0["inexact"].is_null(), "{all:#?}");
     });

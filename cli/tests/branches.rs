@@ -351,8 +351,7 @@ fn what_is_in_use_stays_whole() {
     inside.kill().unwrap();
     inside.wait().unwrap();
     // Something mounted in it.
-    let point = branch.join("out");
-    let none = None::<&str>;
+    let (point, none) = (branch.join("out"), None::<&str>);
     nix::mount::mount(Some(&world.path("home")), &point, none, nix::mount::MsFlags::MS_BIND, none).unwrap();
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let ran = world.run(["agent", "fs", "rm", "--force", "b"]);
@@ -362,8 +361,9 @@ fn what_is_in_use_stays_whole() {
     }));
     ah_test_disks::unmount(&point);
     outcome.unwrap();
-    world.fs(["rm", "--force", "b"]);
-    assert!(!branch.exists());
+    // What runs beside in a mount namespace of its own may have a copy of that mount, as long as it does.
+    let gone = |_| world.run(["agent", "fs", "rm", "--force", "b"]).code == 0;
+    assert!((0..1000).any(gone) && !branch.exists());
 }
 
 #[test]

@@ -136,6 +136,7 @@ name: refused
 steps:
   - prompt: One
   - tool: {name: Bash, input: {command: 'touch never', description: Touch}, expect: {error: true}}
+  - pace_ms: 200
   - tool: {name: Write, input: {file_path: one.txt, content: one}}
   - say: Good.
 ";
@@ -151,6 +152,7 @@ fn what_claude_code_does_after_a_refused_tool_has_exact_snapshots() {
         let server = Server::start(&world, Agent::Claude, REFUSED);
         world.ah(["agent", "hooks", "install", "claude"]);
         // Without a person whom it could ask, it refuses by itself what nobody has allowed.
+        // It writes down that it did while the model thinks.
         let more = ["--permission-mode", "default", "--allowedTools=Write"];
         well(&Agent::Claude.prompt(&world, &server, &more, "One").output().unwrap());
         assert_eq!((world.read("never"), world.read("one.txt").as_deref()), (None, Some("one")));

@@ -145,6 +145,9 @@ fn each_moment_is_as_it_was(agent: Agent, story: &str) {
     let all = moments(&world);
     let kinds: Vec<&str> = all.iter().map(Moment::kind).filter(|kind| !kind.starts_with("session")).collect();
     assert_eq!(kinds, ["prompt", "tool", "tool", "stop", "prompt", "tool", "stop"], "{all:#?}");
+    let about: Vec<&str> = all.iter().filter_map(|moment| moment.0["tool"]["about"].as_str()).collect();
+    let commands = ["printf a2 > a.txt; printf b1 > b.txt", "rm a.txt; mkdir d; printf c1 > d/c.txt"];
+    assert_eq!(about, ["a.txt", commands[0], commands[1]], "{all:#?}");
     let a1 = if agent == Agent::Codex { "a1\n" } else { "a1" };
     let (first, second) = (files(&[("a.txt", "a2"), ("b.txt", "b1")]), files(&[("b.txt", "b1"), ("d/c.txt", "c1")]));
     let wanted = [

@@ -108,11 +108,33 @@ impl Loose for Truth {
     }
 }
 
-/// Of a tool's input only whether its command goes on in the background, which Claude Code tells by `run_in_background`.
+/// Of a tool's input whether its command goes on in the background, which Claude Code tells by `run_in_background`, and what it is about.
 #[derive(Debug, Default)]
 pub(super) struct Input {
     /// Whether the tool ends before its command does.
     pub(super) background: bool,
+    command: Text,
+    file: Text,
+    words: Text,
+}
+
+impl Input {
+    /// What the tool was asked for, from the agent's directory.
+    pub(super) fn about(&self, cwd: &Path) -> Option<String> {
+        let Text(Some(text)) = &self.command else {
+            let inside = |file: &str| Path::new(file).strip_prefix(cwd).ok()?.to_str().map(ToOwned::to_owned);
+            let file = self.file.0.as_ref().map(|file| inside(file).unwrap_or_else(|| file.clone()));
+            return file.or_else(|| self.words.0.clone());
+        };
+        if !text.starts_with("*** Begin Patch") {
+            return Some(text.clone());
+        }
+        let of_line = |line: &'_ str| {
+            let (what, file) = line.strip_prefix("*** ")?.split_once(" File: ")?;
+            matches!(what, "Add" | "Update" | "Delete").then(|| file.trim().to_owned())
+        };
+        Some(text.lines().filter_map(of_line).collect::<Vec<_>>().join(", "))
+    }
 }
 
 impl Loose for Input {
@@ -121,6 +143,9 @@ impl Loose for Input {
         while let Some(key) = object.next_key::<String>()? {
             match key.as_str() {
                 "run_in_background" => this.background |= object.next_value::<Truth>()?.0,
+                "command" => this.command = object.next_value()?,
+                "file_path" | "filePath" | "notebook_path" => this.file = object.next_value()?,
+                "description" => this.words = object.next_value()?,
                 _ => drop(object.next_value::<IgnoredAny>()?),
             }
         }
@@ -211,6 +236,27 @@ mod tests {
             r#""run_in_background""#,
         ] {
             assert!(!background(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn what_a_tool_is_about_is_its_command_or_its_file() {
+        let about = |text: &str| serde_json::from_str::<Input>(text).unwrap().about(std::path::Path::new("/w/p"));
+        for (input, wanted) in [
+            (r#"{"description":"Clean up","command":"rm -rf src"}"#, Some("rm -rf src")),
+            (r#"{"file_path":"/w/p/src/a.rs","content":"x"}"#, Some("src/a.rs")),
+            (r#"{"file_path":"/w/p2/a.rs"}"#, Some("/w/p2/a.rs")),
+            (r#"{"filePath":"a.rs"}"#, Some("a.rs")),
+            (r#"{"description":"Look for the parser","prompt":"…"}"#, Some("Look for the parser")),
+            (r#"{"command":["ls"],"description":7}"#, None),
+            (r#"{"command":""}"#, None),
+            ("[]", None),
+            (
+                r#"{"command":"*** Begin Patch\n*** Add File: a.txt\n+*** not one\n*** Update File: d/b.rs\n*** Move to: c.rs\n@@\n*** End Patch\n"}"#,
+                Some("a.txt, d/b.rs"),
+            ),
+        ] {
+            assert_eq!(about(input).as_deref(), wanted, "{input}");
         }
     }
 

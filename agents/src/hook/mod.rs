@@ -89,6 +89,9 @@ pub struct ToolCall {
     pub name: String,
     /// The id that joins call and result in the transcript.
     pub id: Option<String>,
+    /// What it was asked for: a shell's command, the file that an edit is in (from the agent's directory, if it is in that), the files of a patch;
+    /// of other tools the words that the agent has for it, if it has some. At most [`LONGEST_TEXT`].
+    pub about: Option<String>,
 }
 
 /// A sub-agent.
@@ -185,7 +188,8 @@ impl Raw {
         };
         let tool = match kind {
             HookKind::BeforeTool | HookKind::AfterTool { .. } => {
-                self.tool_name.0.map(|name| ToolCall { name, id: self.tool_use_id.0 })
+                let about = self.tool_input.about(&cwd);
+                self.tool_name.0.map(|name| ToolCall { name, id: self.tool_use_id.0, about })
             }
             _ => None,
         };

@@ -19,7 +19,10 @@ fn a_tool_of_claude_code() {
     ))
     .unwrap();
     assert_eq!(event.kind, HookKind::AfterTool { failed: false });
-    assert_eq!(event.tool, Some(ToolCall { name: "Bash".into(), id: Some("toolu_1".into()) }));
+    assert_eq!(
+        event.tool,
+        Some(ToolCall { name: "Bash".into(), id: Some("toolu_1".into()), about: Some("echo \"hi\"".into()) })
+    );
     assert_eq!(event.transcript.as_deref(), Some(Path::new("/h/.claude/projects/-w/6f0c.jsonl")));
     assert_eq!((event.cwd.as_path(), event.prompt_id.as_deref()), (Path::new("/w"), Some("p1")));
     assert!(answer_of(event.agent).is_empty(), "what is printed at some events reaches the conversation");
@@ -187,7 +190,11 @@ fn what_a_tool_nests_however_deep_keeps_no_event_away() {
                 r#"{{{COMMON},"hook_event_name":"PostToolUse","tool_response":[{deep},{deep}],"tool_input":{deep},"tool_name":"T","tool_use_id":"t1"}}"#
             ));
             let tool = event.map(|event| event.tool);
-            assert_eq!(tool.unwrap(), Some(ToolCall { name: "T".into(), id: Some("t1".into()) }), "{depth} {open}");
+            assert_eq!(
+                tool.unwrap(),
+                Some(ToolCall { name: "T".into(), id: Some("t1".into()), about: None }),
+                "{depth} {open}"
+            );
         }
     }
 }

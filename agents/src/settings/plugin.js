@@ -59,7 +59,7 @@ export const Ah = async ({ directory }) => {
       await tell("PreToolUse", session, { tool_name: input.tool, tool_use_id: input.callID })
     },
     "tool.execute.after": async (input) => {
-      await tell("PostToolUse", asked(input.sessionID), { tool_name: input.tool, tool_use_id: input.callID })
+      await tell("PostToolUse", asked(input.sessionID), { tool_name: input.tool, tool_use_id: input.callID, tool_input: input.args })
     },
   }
 }

@@ -16,7 +16,9 @@ use std::time::{Duration, Instant};
 use ah_agents::settings::OneRun;
 use ah_agents::{Agent, launch};
 use ah_core::exec::{cannot_run, look_for};
-use ah_core::{Access, Moment, MomentFollower, MomentKind, NewMoment, Recording, RecordingPosition, Workspace, text};
+use ah_core::{
+    Access, Moment, MomentFollower, MomentKind, MomentTool, NewMoment, Recording, RecordingPosition, Workspace, text,
+};
 use ah_plugin_api::{Error, ErrorKind, Result};
 use ah_recording::cast::{Format, Header, sane_size};
 use ah_recording::osc133::Mark;
@@ -418,8 +420,8 @@ impl Diary<'_> {
 fn marker(moment: &Moment) -> String {
     const LONGEST: usize = 100;
     let record = &moment.record;
-    let tool = record.tool.as_ref().map(|tool| tool.name.as_str());
-    let what = record.label.as_deref().or(record.prompt.as_deref()).or(tool).unwrap_or_default();
+    let tool = record.tool.as_ref().map(MomentTool::title);
+    let what = record.label.as_deref().or(record.prompt.as_deref()).or(tool.as_deref()).unwrap_or_default();
     let what = what.lines().next().unwrap_or_default();
     let shown: String = what.chars().take(LONGEST).collect();
     if shown.is_empty() { record.kind.as_str().to_owned() } else { format!("{}: {shown}", record.kind.as_str()) }

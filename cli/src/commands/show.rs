@@ -80,7 +80,7 @@ fn write_moment(
     field("event", record.kind.as_str())?;
     if let Some(tool) = &record.tool {
         let id = tool.id.as_ref().map_or_else(String::new, |id| format!(" ({id})"));
-        field("tool", &format!("{}{id}", tool.name))?;
+        field("tool", &format!("{}{id}", tool.title()))?;
     }
     if let Some(sub_agent) = &record.sub_agent {
         field("sub-agent", sub_agent)?;

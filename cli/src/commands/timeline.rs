@@ -117,12 +117,8 @@ fn about(moment: &MomentRecord) -> String {
         moment.prompt.as_ref().map(|prompt| format!("{:?}", prompt.split_whitespace().collect::<Vec<_>>().join(" ")));
     let tool = || {
         let tool = moment.tool.as_ref()?;
-        Some(
-            moment
-                .sub_agent
-                .as_ref()
-                .map_or_else(|| tool.name.clone(), |sub| format!("{} (sub-agent {sub})", tool.name)),
-        )
+        let by = moment.sub_agent.as_ref().map_or_else(String::new, |sub| format!(" (sub-agent {sub})"));
+        Some(tool.title() + &by)
     };
     let mut what = prompt.or_else(tool).or_else(|| moment.label.clone()).unwrap_or_default();
     let mut add = |more: String| {

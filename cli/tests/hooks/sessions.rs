@@ -21,7 +21,7 @@ fn every_moment_shows_the_files_as_they_were() {
         // By a shell command, and failing.
         let id = agent.before("Bash");
         fs::remove_file(world.root().join("f")).unwrap();
-        agent.call("PostToolUseFailure", json!({"tool_name": "Bash", "tool_use_id": id, "error": "exit 1"}));
+        agent.call("PostToolUseFailure", json!({"tool_name": "Bash", "tool_use_id": id, "tool_input": {"command": "rm f\nfalse"}, "error": "exit 1"}));
         agent.stop();
         agent.end();
         let moments = settled(world);
@@ -80,6 +80,7 @@ fn every_moment_shows_the_files_as_they_were() {
         assert_eq!(files[2], json!({"total": 1, "paths": ["f"]}));
         let shown = world.run(["timeline"]).stdout;
         assert!(shown.contains("\"first, please\" - 2 files: f, g/new"), "{shown}");
+        assert!(shown.contains("Bash: rm f false\n"), "{shown}");
         // The session, as it ended.
         let list = world.json("session-list", &["session", "list"]);
         let record = list["sessions"].as_array().unwrap().iter().find(|one| one["name"] == session.as_str()).unwrap();

@@ -291,7 +291,11 @@ impl Call<'_> {
 
     fn moment(&self, kind: MomentKind) -> Result<()> {
         let event = self.event;
-        let tool = event.tool.as_ref().map(|tool| MomentTool { name: tool.name.clone(), id: tool.id.clone() });
+        let tool = event.tool.as_ref().map(|tool| MomentTool {
+            name: tool.name.clone(),
+            id: tool.id.clone(),
+            about: tool.about.clone(),
+        });
         let label = event.reason.clone().filter(|_| kind == MomentKind::SessionStart || kind == MomentKind::SessionEnd);
         let at = self.workspace.position_now(self.session, event.agent, self.transcript().as_deref());
         let (transcript, before) = at.unzip();

@@ -105,6 +105,8 @@ impl NewMoment {
 
 /// So many characters of a prompt are kept.
 pub(crate) const PROMPT: usize = 200;
+/// So many characters of what a tool was asked for.
+const ABOUT: usize = 200;
 /// So many bytes of a label that a program made are kept.
 const LABEL: usize = 200;
 
@@ -176,6 +178,8 @@ impl Workspace {
             recording,
         } = new;
         let prompt: Option<String> = prompt.map(|prompt| prompt.chars().take(PROMPT).collect());
+        let about = |text: String| Some(one_line(&text, ABOUT)).filter(|text| !text.is_empty());
+        let tool = tool.map(|tool| MomentTool { about: tool.about.and_then(about), ..tool });
         let recording = recording.or_else(|| self.recording_now(session));
         let record = MomentRecord {
             label: label.map(|label| labelled(&label, exit)).filter(|label| !label.is_empty()),

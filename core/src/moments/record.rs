@@ -163,6 +163,17 @@ pub struct MomentTool {
     /// The agent's id of this call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
+    /// What it was asked for, its beginning: a shell's command, the file that was edited, ….
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub about: Option<String>,
+}
+
+impl MomentTool {
+    /// Name and what it was asked for, for a person.
+    #[must_use]
+    pub fn title(&self) -> String {
+        self.about.as_ref().map_or_else(|| self.name.clone(), |about| format!("{}: {about}", self.name))
+    }
 }
 
 /// A point in an agent's transcript: the end of the last line that belongs to the moment.

@@ -209,7 +209,7 @@ fn late_places_are_looked_for_when_captures_are_done_and_all_at_once() {
     fs::write(&file, (1..=3).map(result).collect::<String>()).unwrap();
     let tool = |at: usize| {
         let transcript = Some(TranscriptPosition { file: file.clone(), line: 0, offset: 0, uuid: None });
-        let tool = Some(MomentTool { name: "Bash".to_owned(), id: Some(format!("t{at}")) });
+        let tool = Some(MomentTool { name: "Bash".to_owned(), id: Some(format!("t{at}")), about: None });
         let new = NewMoment { transcript, tool, agent: Some(Agent::Claude), ..NewMoment::new(MomentKind::Tool) };
         lab.open().add_moment(&SessionName::main(), new).unwrap();
     };

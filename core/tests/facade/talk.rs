@@ -84,7 +84,7 @@ impl Talk {
             &serde_json::json!([{"type": "tool_use", "id": call, "name": "Bash", "input": {}}]),
         );
         lab.write("a", text);
-        let tool = Some(MomentTool { name: "Bash".to_owned(), id: Some(call.clone()) });
+        let tool = Some(MomentTool { name: "Bash".to_owned(), id: Some(call.clone()), about: None });
         self.moment(lab, NewMoment { tool, ..NewMoment::new(MomentKind::Tool) });
         self.line(lab, "user", &serde_json::json!([{"type": "tool_result", "tool_use_id": call, "content": "ok"}]));
         self.line(lab, "assistant", &serde_json::json!([{"type": "text", "text": format!("done with {prompt}")}]));

@@ -122,6 +122,31 @@ fn patches_apply() {
 }
 
 #[test]
+fn git_merges_a_patch_by_what_it_names() {
+    let world = World::new();
+    let git = |arguments: &[&str]| {
+        let own = ["-c", "user.name=n", "-c", "user.email=e@x", "-c", "commit.gpgsign=false"];
+        let ran = Ran::of(Command::new("git").args(own).args(arguments).current_dir(world.root()));
+        (ran.code, ran.stderr)
+    };
+    world.write("f", "1\n2\n3\n4\n5\n");
+    for words in [&["init", "-q"][..], &["add", "."], &["commit", "-qm", "first"]] {
+        assert_eq!(git(words).0, 0, "{words:?}");
+    }
+    world.fs(["snapshot", "-m", "begin"]);
+    world.write("f", "1\n2\n3\nfour\n5\n");
+    let patch = world.path("patch");
+    fs::write(&patch, world.run(["agent", "fs", "diff", "begin", "--patch"]).raw).unwrap();
+    // Meanwhile somebody else's work came home, in a line that the patch has beside its own.
+    world.write("f", "1\ntwo\n3\n4\n5\n");
+    assert_eq!(git(&["commit", "-qam", "second"]).0, 0);
+    let patch = patch.to_str().unwrap();
+    assert_ne!(git(&["apply", patch]).0, 0);
+    let (code, said) = git(&["apply", "--3way", patch]);
+    assert_eq!((code, world.read("f").as_deref()), (0, Some("1\ntwo\n3\nfour\n5\n")), "{said}");
+}
+
+#[test]
 fn a_pipe_that_is_closed_is_no_error() {
     let world = World::new();
     for number in 0..3000 {

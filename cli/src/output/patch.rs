@@ -1,4 +1,5 @@
-//! Unified diffs with Git's headers. What is text in them can be given to `git apply` or `patch -p1`.
+//! Unified diffs with Git's headers. What is text in them can be given to `git apply` or `patch -p1`. The ids of what was and what is stand in them, so that
+//! `git apply --3way` merges where the repository has what was.
 //!
 //! Of what is not text there is one line that says that it differs. It stands outside of any patch, so that `git apply` passes over it.
 //!
@@ -8,6 +9,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use ah_plugin_api::EntryKind;
+use sha1::{Digest, Sha1};
 use similar::{Algorithm, ChangeTag, TextDiff, TextDiffConfig};
 
 use crate::output::style::{Painter, Style};
@@ -40,6 +42,15 @@ impl Version {
             (_, 0) => "100644",
             _ => "100755",
         }
+    }
+
+    /// The id that Git has for the contents, in repositories that count by SHA-1.
+    fn git_id(&self) -> Option<String> {
+        let content = self.content.as_deref()?;
+        let mut hash = Sha1::new();
+        hash.update(format!("blob {}\0", content.len()));
+        hash.update(content);
+        Some(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
     /// The contents, if they are text.
@@ -102,6 +113,15 @@ fn one(
     }
     if head.is_empty() && body.is_empty() {
         return Ok(());
+    }
+    if !body.is_empty() {
+        let none = || Some("0".repeat(40));
+        let ids = (before.map_or_else(none, Version::git_id), after.map_or_else(none, Version::git_id));
+        if let (Some(old), Some(new)) = ids {
+            let same = before.zip(after).filter(|(old, new)| old.git_mode() == new.git_mode());
+            let mode = same.map_or_else(String::new, |(old, _)| format!(" {}", old.git_mode()));
+            writeln!(head, "index {old}..{new}{mode}")?;
+        }
     }
     let mut first = b"diff --git ".to_vec();
     first.extend_from_slice(&prefixed(b"a/", path));
@@ -235,14 +255,14 @@ mod tests {
         let shown = patch(b"a", Some(&file(b"1\n2\n3")), Some(&file(b"1\nzwei\n3")));
         assert_eq!(
             shown,
-            "diff --git a/a b/a\n--- a/a\n+++ b/a\n@@ -1,3 +1,3 @@\n 1\n-2\n+zwei\n 3\n\\ No newline at end of file\n"
+            "diff --git a/a b/a\nindex 5f5fbe759f10b9807b18f3898afd7505dbbfcbd2..85fd90d62a67bca1879c7ad4f0655a11f2d45335 100644\n--- a/a\n+++ b/a\n@@ -1,3 +1,3 @@\n 1\n-2\n+zwei\n 3\n\\ No newline at end of file\n"
         );
     }
 
     #[test]
     fn added_deleted_and_executable() {
         assert!(patch(b"a b", None, Some(&file(b"x\n"))).contains("--- /dev/null\n+++ b/a b\t\n@@ -0,0 +1 @@\n+x\n"));
-        assert!(patch(b"a", Some(&file(b"x\n")), None).contains("deleted file mode 100644\n--- a/a\n+++ /dev/null\n"));
+        assert!(patch(b"a", Some(&file(b"x\n")), None).contains("deleted file mode 100644\nindex 587be6b4c3f93f93c489c0111bba5596147a26cb..0000000000000000000000000000000000000000\n--- a/a\n+++ /dev/null\n"));
         let executable = Version { mode: 0o755, ..file(b"x") };
         assert_eq!(
             patch(b"a", Some(&file(b"x")), Some(&executable)),

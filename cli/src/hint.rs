@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use ah_core::text::shell;
-use ah_core::{Engine, Error, ErrorKind, Workspace};
+use ah_core::{Error, ErrorKind, Workspace};
 use clap::error::{ContextKind, ContextValue};
 
 use crate::app::App;
@@ -90,13 +90,6 @@ pub(crate) fn outside(place: &Path, arguments: &[OsString], error: Error) -> Err
     let there = format!("ah -C {}{}", shell(place.as_os_str()), line.strip_prefix("ah").unwrap_or(&line));
     let or = error.hint.as_deref().map_or_else(String::new, |hint| format!("; or {hint}"));
     error.with_hint(format!("outside of `ah agent fs exec`: `{there}`{or}"))
-}
-
-/// An error of a name that is another workspace's branch, with the command of `ah agent fs` that does there what was wanted: `before` that name, and `after` it.
-pub(crate) fn in_its_workspace(engine: &Engine, error: Error, name: &str, before: &str, after: &str) -> Error {
-    let Some((name, place)) = engine.branch_anywhere(name) else { return error };
-    let (name, place) = (shell(name.as_ref()), shell(place.as_os_str()));
-    error.with_hint(format!("ah -C {place} agent fs {before}{name}{after}"))
 }
 
 /// Whether no snapshot has that name.

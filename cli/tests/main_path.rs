@@ -256,6 +256,29 @@ fn exec_shows_the_branch_at_the_path_of_the_workspace() {
         assert_eq!(world.read("g"), None);
         let ran = world.run(["agent", "fs", "exec", "b", "--", "sh", "-c", "kill -TERM $$"]);
         assert_eq!(ran.code, 128 + 15, "{ran:?}");
+        // From within, it is itself, and of the others it is said where they are to be had.
+        world.fs(["branch", "@", "--name", "c"]);
+        let inside = |words: &str| {
+            world.run([
+                "agent",
+                "fs",
+                "exec",
+                "b",
+                "--",
+                "sh",
+                "-c",
+                &format!("\"$0\" agent fs {words}"),
+                env!("CARGO_BIN_EXE_ah"),
+            ])
+        };
+        let ran = inside("exec b -- sh -c 'cat f; exit 7'");
+        assert_eq!((ran.code, ran.stdout.as_str()), (7, "branch\n"), "{ran:?}");
+        for words in ["exec c -- true", "rm c", "rm b"] {
+            let ran = inside(words);
+            let hint = format!("outside of `ah agent fs exec`: `ah -C {} agent fs {words}`", world.root().display());
+            assert!(ran.code == 3 && ran.stderr.contains(&hint), "{ran:?}");
+        }
+        world.fs(["rm", "c"]);
         // As long as something runs in it, it is not taken away.
         let mut command = world.command(["agent", "fs", "exec", "b", "--", "sh", "-c", "echo in; read line"]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

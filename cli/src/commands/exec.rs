@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use ah_agents::{Agent, launch};
+use ah_agents::Agent;
 use ah_core::exec::{alone, become_command};
 use ah_core::{Access, BranchOptions, BranchRecord, ExecError, ExecOptions, Workspace};
 use ah_plugin_api::{Error, ErrorKind};
@@ -13,9 +13,8 @@ use clap::Args;
 use rustix::process::geteuid;
 
 use crate::app::App;
-use crate::commands::branch;
+use crate::commands::{branch, launch};
 use crate::failure::{Failure, Outcome};
-use crate::hint;
 use crate::output::text;
 
 /// Options of `ah agent fs exec`.
@@ -49,7 +48,7 @@ pub(crate) fn run(app: &App, args: &ExecArgs) -> Outcome {
     if args.over.is_empty()
         && let Some(agent) = command.first().and_then(|program| Agent::of_program(program))
     {
-        command.splice(1..1, launch::alone(agent).iter().map(OsString::from));
+        command.splice(1..1, ah_agents::launch::alone(agent).iter().map(OsString::from));
     }
     let options = |root: &Path| {
         let cwd = app.cwd.starts_with(root).then(|| app.cwd.clone());
@@ -63,11 +62,9 @@ pub(crate) fn run(app: &App, args: &ExecArgs) -> Outcome {
     options(Path::new("/")).program()?;
     // Where there is no such branch here, it may be another workspace's.
     let elsewhere = |name: &str, error: Error| {
-        let foreign = app.engine().ok().and_then(|engine| Some((engine, engine.foreign_branch(name)?)));
-        foreign.map_or(error, |(engine, error)| {
-            let words = args.command.iter().map(|word| format!(" {}", ah_core::text::shell(word)));
-            hint::in_its_workspace(engine, error, name, "exec ", &format!(" --{}", words.collect::<String>()))
-        })
+        let words = || args.command.iter().map(|word| format!(" {}", ah_core::text::shell(word))).collect::<String>();
+        let again = |name: &str| format!("exec {name} --{}", words());
+        app.engine().ok().and_then(|engine| engine.foreign_branch(name, again)).unwrap_or(error)
     };
     let found = match &args.branch {
         Some(name) => app.workspace_with(&format!("there is no branch {name:?} here"), None),
@@ -77,6 +74,14 @@ pub(crate) fn run(app: &App, args: &ExecArgs) -> Outcome {
         (Some(name), ErrorKind::NotFound) => elsewhere(name, error),
         _ => error,
     })?;
+    if let Some(name) = &args.branch
+        && workspace.own_place().is_some()
+        && let Some(own) = workspace.own_branch()?
+        && (*name == own.name || name == own.id.as_str())
+    {
+        // It is shown here already.
+        return Err(launch::become_it(app, &command, &app.cwd));
+    }
     let branch = match &args.branch {
         Some(name) => workspace.find_ready_branch(name).map_err(|error| match workspace.find_branch(name) {
             Err(none) if none.kind == ErrorKind::NotFound => elsewhere(name, error),
@@ -102,7 +107,7 @@ pub(crate) fn run(app: &App, args: &ExecArgs) -> Outcome {
 /// The folders by which what runs in a branch would find an agent's server that runs outside of it, or the other way round.
 pub(crate) fn apart(app: &App) -> Vec<PathBuf> {
     // Without a home there is no agent's either.
-    app.agents_home().map_or_else(|_| Vec::new(), |home| launch::meeting_places(&home, geteuid().as_raw()))
+    app.agents_home().map_or_else(|_| Vec::new(), |home| ah_agents::launch::meeting_places(&home, geteuid().as_raw()))
 }
 
 /// Becomes a command that sees `branch`, which is held, at the workspace's path. Only if that cannot be is there anything to say.

@@ -62,6 +62,14 @@ pub(crate) fn command(app: &App, session: &str, conversation: &ConversationRepor
     words
 }
 
+/// The command that shows a branch at the workspace's own path, where `cwd` is, to the agent alone.
+pub(crate) fn in_branch(cwd: &Path, branch: &str, agent: &[OsString]) -> Vec<OsString> {
+    let mut words = vec![ah(), "-C".into(), cwd.into()];
+    words.extend(["agent", "fs", "exec", branch, "--"].map(OsString::from));
+    words.extend_from_slice(agent);
+    words
+}
+
 /// How the agent is to run: without a terminal it gets its instruction, answers, and ends.
 pub(crate) fn form(run: bool) -> Form {
     let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();

@@ -9,7 +9,6 @@ use serde::Serialize;
 use crate::app::App;
 use crate::args::reference;
 use crate::failure::{Exit, Outcome};
-use crate::hint;
 use crate::output::time;
 
 /// Options of `ah agent fs rm`.
@@ -62,10 +61,7 @@ pub(crate) fn run(app: &App, args: &RmArgs) -> Outcome {
         return run_all(app, args);
     }
     let force = if args.force { "--force " } else { "" };
-    let foreign = |name: &String| {
-        let engine = app.engine().ok()?;
-        Some(hint::in_its_workspace(engine, engine.foreign_branch(name)?, name, &format!("rm {force}"), ""))
-    };
+    let foreign = |name: &String| app.engine().ok()?.foreign_branch(name, |name| format!("rm {force}{name}"));
     let absent = format!("there is nothing here called {}", args.names.join(", "));
     let workspace = app.workspace_with(&absent, None).map_err(|error| match error.kind {
         ErrorKind::NotFound => args.names.iter().find_map(foreign).unwrap_or(error),

@@ -1,8 +1,5 @@
 //! `ah session branch`: a new session from a moment, its files and its conversation as they were.
 
-use std::ffi::OsString;
-use std::path::Path;
-
 use ah_core::{Access, Error, ErrorKind, ExecOptions, SessionBranchOptions, SessionBranchReport, SessionName};
 use clap::Args;
 use serde::Serialize;
@@ -75,7 +72,7 @@ pub(crate) fn run(app: &App, args: &BranchArgs) -> Outcome {
     let session = report.session.name.as_str();
     let agent = launch::command(app, session, &report.conversation);
     let launch = match options.shown_at.is_some() {
-        true => Launch::new(at_origin(&report, &agent), None),
+        true => Launch::new(launch::in_branch(&report.conversation.cwd, &report.branch.name, &agent), None),
         false => Launch::new(agent.clone(), Some(&report.conversation.cwd)),
     };
     if !app.ui.json {
@@ -103,13 +100,4 @@ pub(crate) fn run(app: &App, args: &BranchArgs) -> Outcome {
         launch.print(app)?;
     }
     Ok(Exit::Done)
-}
-
-/// The command that shows the branch at the workspace's own path, to the agent alone.
-fn at_origin(report: &SessionBranchReport, agent: &[OsString]) -> Vec<OsString> {
-    let mut words = vec![launch::ah(), "-C".into(), Path::new(&report.conversation.cwd).into()];
-    words.extend(["agent", "fs", "exec"].map(OsString::from));
-    words.extend([report.branch.name.clone().into(), "--".into()]);
-    words.extend_from_slice(agent);
-    words
 }

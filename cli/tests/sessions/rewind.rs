@@ -70,6 +70,12 @@ fn in_a_branch_it_goes_on_only_where_the_conversation_knows_its_files() {
     }
     let ran = play.run(&["session", "branch", "@prompt", "--name", "other"]);
     assert!(ran.stdout.contains("exec other"), "{ran:?}");
+    // Where it is shown, a rewind prints what shows it again, wherever that is run.
+    let mut words = vec!["agent", "fs", "exec", "retry", "--", env!("CARGO_BIN_EXE_ah")];
+    words.extend(["agent", "rewind", "--conversation"]);
+    let ran = Ran::of(&mut play.ah(&words));
+    let again = format!("-C {} agent fs exec retry -- env AH_SESSION=", world.root().display());
+    assert!(ran.code == 0 && ran.stdout.contains(&again), "{ran:?}");
     let ran = Ran::of(&mut play.ah(&["session", "branch", "@prompt", "--name", "main"]));
     assert_eq!(ran.code, 2, "{ran:?}");
 }

@@ -1,13 +1,12 @@
 //! Which branches a workspace has, and which one is meant by a name.
 
-use std::path::PathBuf;
-
 use ah_plugin_api::{Error, ErrorKind, Result};
 
 use crate::branch::{BranchFile, BranchRecord, BranchState, all, read_all};
 use crate::engine::Engine;
 use crate::notice::{Notice, NoticeKind};
 use crate::refs::reads_as_time;
+use crate::registry::Found;
 use crate::text;
 use crate::versioned;
 use crate::workspace::Workspace;
@@ -73,6 +72,15 @@ impl Workspace {
     /// `NotFound`.
     pub fn find_branch(&self, name: &str) -> Result<BranchRecord> {
         self.branch_file(name).map(|branch| branch.record)
+    }
+
+    /// The branch that this workspace is; none if it is none.
+    ///
+    /// # Errors
+    /// If the folder of branches cannot be read.
+    pub fn own_branch(&self) -> Result<Option<BranchRecord>> {
+        let all = all(self.engine.home())?.into_iter().map(|file| file.record);
+        Ok(all.into_iter().find(|branch| branch.workspace.as_ref() == Some(&self.id)))
     }
 
     /// The branches to be removed that have these names, with one look at the folder of branches; none where there is none. One whose
@@ -188,27 +196,36 @@ impl Workspace {
                 Err(_) => error.with_hint("ah agent fs branches"),
             }
         };
-        self.engine.foreign_branch(name).unwrap_or_else(error)
+        self.engine.foreign_branch(name, |_| "branches".to_owned()).unwrap_or_else(error)
     }
 }
 
 impl Engine {
-    /// The branch of that name, id or path of any workspace: its name, and where commands know it.
-    #[must_use]
-    pub fn branch_anywhere(&self, name: &str) -> Option<(String, PathBuf)> {
+    /// What is to be said of a name that is not known in a workspace and is another one's branch; none if it is none. `command` is what was wanted, as the words
+    /// after `ah agent fs`, of the name as a shell takes it.
+    pub fn foreign_branch(&self, name: &str, command: impl FnOnce(&str) -> String) -> Option<Error> {
         let file = called(&all(self.home()).ok()?, name)?.clone();
         // That of a branch which is gone has it in its keeper's store.
         let keeper = self.keeper_of(&file).ok().flatten().map(|keeper| keeper.root().to_owned());
-        let origin_path = keeper.unwrap_or_else(|| file.record.origin_now(self.home()));
-        Some((file.record.name, origin_path))
-    }
-
-    /// What is to be said of a name that is not known in a workspace and is another one's branch; none if it is none.
-    pub fn foreign_branch(&self, name: &str) -> Option<Error> {
-        let (name, origin_path) = self.branch_anywhere(name)?;
-        let message = format!("{name} is a branch of another workspace: {}", origin_path.display());
-        let there = format!("ah -C {} agent fs branches", text::shell(origin_path.as_os_str()));
-        Some(Error::new(ErrorKind::NotFound, message).with_hint(there))
+        let origin = keeper.unwrap_or_else(|| file.record.origin_now(self.home()));
+        let name = &file.record.name;
+        let there =
+            format!("ah -C {} agent fs {}", text::shell(origin.as_os_str()), command(&text::shell(name.as_ref())));
+        let at = origin.display();
+        let error = |message| Error::new(ErrorKind::NotFound, message);
+        Some(match self.find(&origin) {
+            // Who asks sees a branch there.
+            Ok((_, _, Found::Elsewhere(shown))) => {
+                let message = match file.record.workspace == Some(shown.id) {
+                    true => format!("{name} is the branch that is shown at {at} here, by `ah agent fs exec`"),
+                    false => format!(
+                        "{name} is a branch of the workspace at {at}, where `ah agent fs exec` shows another one here"
+                    ),
+                };
+                error(message).with_hint(format!("in a shell outside of `ah agent fs exec`: `{there}`"))
+            }
+            _ => error(format!("{name} is a branch of another workspace: {at}")).with_hint(there),
+        })
     }
 }
 

@@ -8,7 +8,6 @@ use ah_agents::transcript::{Position, new_session_id, prompts, words};
 use ah_plugin_api::{Error, ErrorKind, Result};
 use serde_json::{Map, Value};
 
-use crate::branch;
 use crate::conversation::intent::{Intent, untrimmed};
 use crate::conversation::place::{Seat, keep_untrimmed, put};
 use crate::conversation::{ConversationReport, Start};
@@ -324,11 +323,8 @@ impl Workspace {
         if [self.own_path(), self.root()].into_iter().any(|own| start.starts_with(own)) {
             return Ok(());
         }
-        let branches = branch::all(self.engine.home())?;
-        let Some(own) = branches.iter().find(|file| file.record.workspace.as_ref() == Some(&self.id)) else {
-            return Ok(());
-        };
-        let (name, at) = (&own.record.name, start.display());
+        let Some(own) = self.own_branch()? else { return Ok(()) };
+        let (name, at) = (&own.name, start.display());
         let message =
             format!("the conversation knows the files of the branch {name} at {at}, where only `exec` shows them");
         Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(

@@ -51,7 +51,8 @@ REF, in order of precedence:
   '2026-11-21 09:30:00'      a local time, as `show` prints it, or with a T;
                              of an hour that comes twice the second, but with
                              the offset that `show` prints then
-  2026-11-21                 the first moment of that day, local time
+  '2026-11-21 09:30'         the first moment of that minute, local time;
+  2026-11-21                 of that day
   knx                        the beginning of an id that no other begins with
   'make test'                what a recorded shell ran, with or without `(exit 2)`
                              where that failed; or another program's label

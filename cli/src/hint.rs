@@ -28,7 +28,7 @@ pub(crate) fn in_place(directory: Option<&Path>, text: &str) -> String {
 }
 
 /// What other tools call what some of our commands do.
-const CALLED_ELSEWHERE: [(&[&str], &str); 14] = [
+const CALLED_ELSEWHERE: [(&[&str], &str); 15] = [
     (&["list", "ls"], "ah agent fs snapshots"),
     (&["log", "history"], "ah timeline"),
     (&["delete", "remove", "drop"], "ah agent fs rm"),
@@ -40,6 +40,7 @@ const CALLED_ELSEWHERE: [(&[&str], &str); 14] = [
     (&["doctor", "info"], "ah agent fs status"),
     (&["fsck", "verify", "repair"], "ah agent fs gc"),
     (&["pin", "label", "tag", "rename"], "ah agent fs edit"),
+    (&["apply", "merge"], "ah agent fs diff --patch"),
     (&["mount"], "ah agent fs seek"),
     (&["umount", "unmount"], "ah agent fs release"),
     (&["completions", "completion"], "ah __generate completions"),

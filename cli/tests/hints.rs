@@ -102,6 +102,7 @@ fn what_others_call_otherwise_is_named() {
         ("agent fs verify", "ah agent fs gc"),
         ("agent fs pin", "ah agent fs edit"),
         ("agent fs mount", "ah agent fs seek"),
+        ("agent fs merge left", "ah agent fs diff --patch"),
         ("init", "ah agent fs snapshot"),
         ("completions", "ah __generate completions"),
         ("agent cast list", "ah session show"),

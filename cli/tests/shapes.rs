@@ -176,10 +176,15 @@ fn conformance_report() {
 fn a_workspace_that_was_adopted() {
     let world = world();
     // What a move to another filesystem amounts to: another directory, and the old one is gone.
-    let (old, new) = (world.root(), world.path("copy"));
+    let (old, new) = (world.root(), world.path("elsewhere").join(world.root().file_name().unwrap()));
+    fs::create_dir(world.path("elsewhere")).unwrap();
     let copied = std::process::Command::new("cp").arg("-a").args([&old, &new]).status();
     assert!(copied.unwrap().success());
     fs::remove_dir_all(&old).unwrap();
+    // Whoever asks there how things stand hears of it before anything is captured anew.
+    let overview = support::Ran::of(world.command::<&str>([]).current_dir(&new));
+    let first = overview.stdout.lines().find(|line| line.starts_with("  ah ")).unwrap();
+    assert!(first.starts_with(&format!("  ah agent fs adopt {}", old.display())), "{overview:?}");
     let ran =
         support::Ran::of(world.command(["agent", "fs", "adopt", "--json", old.to_str().unwrap()]).current_dir(&new));
     assert_eq!(ran.code, 0, "{ran:?}");

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ah_plugin_api::{
     Capability, ContentId, Context, Entry, EntryKind, Error, ErrorKind, LookupRequest, OmitReason, ProviderName,
-    ReadRequest, Reference, RelPath, Result, SnapshotRef,
+    ReadRequest, Reference, RelPath, Result, SnapshotId, SnapshotRef,
 };
 
 use rustix::fs::{FileType, OFlags};
@@ -100,11 +100,27 @@ impl Workspace {
         if let Some(omission) = Omissions::of(&captured).cover(path) {
             let message =
                 format!("{path} is not in the snapshot {}, which left it out: {}", snapshot.id, omission.reason);
-            return Error::new(ErrorKind::NotFound, message)
-                .with_hint(format!("`ah agent fs show {}` lists what was left out, and why", snapshot.id));
+            return Error::new(ErrorKind::NotFound, message).with_hint(self.left_out_hint(path, &snapshot.id));
+        }
+        if served.can(Capability::AppliesPolicy) && path.components().any(|name| name == b".git") {
+            let message =
+                format!("{path} is not in the snapshot {}: repositories are not captured as files", snapshot.id);
+            let hint = format!(
+                "`ah agent fs branch {}` makes a repository with HEAD, branch and index as they were",
+                snapshot.id
+            );
+            return Error::new(ErrorKind::NotFound, message).with_hint(hint);
         }
         Error::new(ErrorKind::NotFound, format!("{path} is not in the snapshot {}", snapshot.id))
             .with_hint(format!("ah agent fs versions {}", text::shell(self.root.join(path.as_path()).as_os_str())))
+    }
+
+    /// What to do about a path that a snapshot left out.
+    pub(crate) fn left_out_hint(&self, path: &RelPath, id: &SnapshotId) -> String {
+        let place = text::shell(self.root.join(path.as_path()).as_os_str());
+        format!(
+            "`ah agent fs show {id}` lists what was left out, and why; `ah agent fs versions {place}` says which snapshots have it, if any"
+        )
     }
 
     /// The distinct versions of a path over all snapshots, oldest first; times when it was not there included, but for those

@@ -38,6 +38,18 @@ impl Engine {
         Ok(workspace)
     }
 
+    /// Where the workspace was whose timeline `adopt` would have go on at `path`, if it was moved there: nothing is registered there yet, and one of that
+    /// name is gone from its place.
+    ///
+    /// # Errors
+    /// As [`Engine::workspace`].
+    pub fn may_be_moved(&self, path: &Path) -> Result<Option<PathBuf>> {
+        let (index, _) = Index::load(self.home())?;
+        let (root, identity, found) = self.find_in(path, &index)?;
+        let former = may_have_been(&index, &root, &identity).filter(|_| matches!(found, Found::New));
+        Ok(former.map(|record| record.path.clone()))
+    }
+
     /// The root that the workspace of `path` has, or would have once it is registered.
     ///
     /// # Errors
@@ -529,11 +541,7 @@ pub const FIRST_SNAPSHOT: &str = "`ah agent fs snapshot`";
 fn not_registered(index: &Index, root: &Path, identity: &Identity) -> Result<Error> {
     index.need_all()?;
     let message = format!("{} has no snapshots", root.display());
-    // A move to another filesystem is a copy to all appearance; the name often stays.
-    let named_alike = |old: &PathBuf| old.file_name() == root.file_name() && !seek::is_there(old);
-    let all = || index.workspaces.iter();
-    let replaced = all().find(|record| record.was(identity));
-    let hint = match replaced.or_else(|| all().find(|record| named_alike(&record.path))) {
+    let hint = match may_have_been(index, root, identity) {
         Some(record) => {
             let old = text::shell(record.path.as_os_str());
             format!("{FIRST_SNAPSHOT}; or, if it was moved here: `ah agent fs adopt {old}`")
@@ -541,6 +549,14 @@ fn not_registered(index: &Index, root: &Path, identity: &Identity) -> Result<Err
         None => FIRST_SNAPSHOT.to_owned(),
     };
     Ok(Error::new(ErrorKind::NotFound, message).with_hint(hint))
+}
+
+/// The workspace that may have been moved to where nothing is registered.
+fn may_have_been<'a>(index: &'a Index, root: &Path, identity: &Identity) -> Option<&'a WorkspaceRecord> {
+    // A move to another filesystem is a copy to all appearance; the name often stays.
+    let named_alike = |old: &PathBuf| old.file_name() == root.file_name() && !seek::is_there(old);
+    let all = || index.workspaces.iter();
+    all().find(|record| record.was(identity)).or_else(|| all().find(|record| named_alike(&record.path)))
 }
 
 /// What is to be said where a workspace's directory is needed, and was deleted; `reference` is the snapshot that somebody wants there.

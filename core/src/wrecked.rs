@@ -59,7 +59,7 @@ impl Wreck {
             Self::Broken(_) => "move that `.git` out of the workspace, then ",
         };
         format!(
-            "{first}`b=$(ah -C {root} agent fs branch {id}) && cp -aT \"$b\"/.git {root}/.git` makes a branch of that moment, and takes its repository: HEAD, branches, tags and index as they were"
+            "{first}`b=$(ah -C {root} agent fs branch {id}) && cp -aT \"$b\"/.git {root}/.git && ah -C {root} agent fs rm \"$b\"` makes a branch of that moment, takes its repository (HEAD, branches, tags and index as they were; no settings and remotes), and removes it again"
         )
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ah_core::WorkspaceId;
+use ah_core::{NoticeKind, WorkspaceId};
 use clap::Args;
 use serde::Serialize;
 
@@ -34,6 +34,8 @@ pub(crate) fn run(app: &App, args: &AdoptArgs) -> Outcome {
     if app.ui.json {
         app.answer(workspace.root(), &Shape { id: workspace.id() })?;
     } else {
+        // That it was elsewhere is what was asked for.
+        app.answer_tells(NoticeKind::WorkspaceMoved);
         app.ui.path(workspace.root())?;
     }
     Ok(Exit::Done)

@@ -19,17 +19,17 @@ fn local_in(time: Timestamp, zone: TimeZone) -> String {
 /// The blank before the offset tells it from RFC 3339, where a second does not count to its end.
 const WITH_OFFSET: &str = "%Y-%m-%d %H:%M:%S %:z";
 
-/// Reads what [`local`] writes, also with a `T` in it, and a date alone. A second counts to its end, so that the time that is
-/// shown for a snapshot names that snapshot; a date is its first moment.
+/// Reads what [`local`] writes, also with a `T` in it, without seconds, and a date alone. A second counts to its end, so that the time that is
+/// shown for a snapshot names that snapshot; a minute and a date are their first moments.
 pub(crate) fn read_local(text: &str) -> Option<Timestamp> {
     if let Ok(time) = jiff::Timestamp::strptime(WITH_OFFSET, text) {
         return Some(Timestamp { secs: time.as_second(), nanos: 999_999_999 });
     }
-    let second = ["%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S"].iter().find_map(|form| DateTime::strptime(form, text).ok());
-    let (time, nanos) = match second {
-        Some(time) => (time, 999_999_999),
-        None => (Date::strptime("%Y-%m-%d", text).ok()?.to_datetime(jiff::civil::Time::midnight()), 0),
-    };
+    let read = |forms: [&str; 2]| forms.iter().find_map(|form| DateTime::strptime(form, text).ok());
+    let second = read(["%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S"]).map(|time| (time, 999_999_999));
+    let minute = || read(["%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M"]).map(|time| (time, 0));
+    let date = || Some((Date::strptime("%Y-%m-%d", text).ok()?.to_datetime(jiff::civil::Time::midnight()), 0));
+    let (time, nanos) = second.or_else(minute).or_else(date)?;
     Some(Timestamp { secs: instant_of(time, &TimeZone::system())?, nanos })
 }
 
@@ -76,6 +76,8 @@ mod tests {
         assert_eq!((secs, nanos), (1_000_000, 999_999_999));
         assert_eq!(read("2026-11-21T11:18:00"), read("2026-11-21 11:18:00"));
         assert_eq!(local(read_local("2026-11-21").unwrap()), "2026-11-21 00:00:00");
+        let (second, minute) = (read("2026-11-21 11:18:00").unwrap(), read("2026-11-21 11:18").unwrap());
+        assert_eq!((minute, read("2026-11-21T11:18")), ((second.0, 0), Some(minute)));
         for other in [
             "",
             "2026-11-21 ",
@@ -84,6 +86,8 @@ mod tests {
             "20",
             "before 2026-11-21",
             "2026-11-21 25:00:00",
+            "2026-11-21 11",
+            "2026-11-21 11:",
             "2026-11-21 09:30:00 +",
             "2026-11-21 09:30:00 02:00",
         ] {

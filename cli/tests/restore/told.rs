@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{Ran, User, World, is_root, skip};
+use crate::support::{Ran, User, World, ah, is_root, skip};
 
 /// `ah agent fs …` under strace, which tampers with a system call; none (and a message) if the tests may not. The process that
 /// is started is `ah` itself, not strace.
@@ -389,7 +389,10 @@ fn what_was_left_out_as_ignored_and_is_gone_is_named_too() {
     for path in ["node_modules", "node_modules/x"] {
         let named = world.run(["agent", "fs", "restore", "s", "--", path]);
         assert!(named.code == 3 && named.stderr.contains("is missing, and not in the snapshot: ignored"), "{named:?}");
+        assert!(named.stderr.contains("`ah agent fs versions "), "{named:?}");
     }
+    let of_git = world.run(["agent", "fs", "cat", "s", ".git/HEAD"]);
+    assert!(of_git.code == 3 && of_git.stderr.contains("makes a repository"), "{of_git:?}");
     let both = world.run(["agent", "fs", "restore", "s", "--dry-run", "--", "a", "node_modules/x"]);
     let note = "missing now: node_modules/x (ignored)";
     assert!(both.code == 0 && both.stderr.contains(note) && !both.stderr.contains("left alone"), "{both:?}");
@@ -431,10 +434,18 @@ fn a_repository_that_is_gone_is_said() {
         assert_eq!(ran.code, 0, "{ran:?}");
         assert!(ran.stderr.contains("the repository (.git) that was here is gone"), "{ran:?}");
         assert!(world.run(["--color", "never"]).stderr.contains("the repository (.git) that was here is gone"));
-        let branch = world.fs(["branch", "s", "--mode", "worktree"]);
-        let copied =
-            Command::new("cp").args(["-aT", &format!("{branch}/.git")]).arg(world.root().join(".git")).status();
-        assert!(copied.unwrap().success(), "{branch}");
+        // What is printed brings it back, typed as it stands, and leaves nothing else.
+        let line = ran.stderr.split('`').find(|text| text.starts_with("b=$(ah ")).unwrap();
+        let typed = world.command(["-c", line]);
+        let words = std::iter::once(typed.get_program()).chain(typed.get_args());
+        let mut words = words.map(|word| if word == ah().as_os_str() { "sh".as_ref() } else { word });
+        let mut shell = Command::new(words.next().unwrap());
+        shell.args(words).current_dir(world.root()).env_clear();
+        shell.envs(typed.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        shell.env("PATH", format!("{}:/usr/bin:/bin", ah().parent().unwrap().display()));
+        let ran = Ran::of(&mut shell);
+        assert_eq!(ran.code, 0, "{line}: {ran:?}");
+        assert_eq!(world.json("branches", &["agent", "fs", "branches"])["branches"], serde_json::json!([]));
         git(&["diff", "--cached", "--quiet", "HEAD"]);
         let ran = world.run(["agent", "fs", "restore", "s"]);
         assert!(ran.code == 0 && !ran.stderr.contains(".git"), "{ran:?}");

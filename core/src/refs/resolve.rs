@@ -186,7 +186,7 @@ impl Resolver<'_> {
             let left = self.moments().filter(own).filter(|moment| moment.record.kind == MomentKind::Prompt).count();
             match (prompts().count(), left) {
                 (0, 0) => not_found(format!("{text} names nothing: there are no prompts yet")).with_hint(
-                    "`ah agent hooks install AGENT` has an agent's prompts noted; `ah timeline` shows what there is",
+                    "an agent's hooks have its prompts noted: `ah agent hooks status` says whether they are there; `ah timeline` shows what there is",
                 ),
                 (0, _) => not_found(format!("{text} names nothing: all prompts were rewound; name one by its id"))
                     .with_hint("`ah timeline` shows their ids"),

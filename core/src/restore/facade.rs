@@ -577,7 +577,7 @@ impl Workspace {
                         continue;
                     }
                     let message = format!("{path} is missing, and not in the snapshot: {}", omission.reason);
-                    let hint = format!("`ah agent fs show {}` lists what was left out, and why", target.id);
+                    let hint = self.left_out_hint(path, &target.id);
                     return Err(Error::new(ErrorKind::NotFound, message).with_hint(hint));
                 }
                 let message = format!("{path} is neither in the snapshot nor in the workspace");

@@ -81,6 +81,8 @@ fn every_moment_shows_the_files_as_they_were() {
         let shown = world.run(["timeline"]).stdout;
         assert!(shown.contains("\"first, please\" - 2 files: f, g/new"), "{shown}");
         assert!(shown.contains("Bash: rm f false\n"), "{shown}");
+        // A snapshot that another one serves for is nobody's concern.
+        assert!(!shown.contains("by capture"), "{shown}");
         // The session, as it ended.
         let list = world.json("session-list", &["session", "list"]);
         let record = list["sessions"].as_array().unwrap().iter().find(|one| one["name"] == session.as_str()).unwrap();

@@ -10,7 +10,7 @@ mod head;
 mod line;
 mod log;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ah_plugin_api::{Result, SnapshotId};
 use serde::Serialize;
@@ -59,7 +59,7 @@ pub struct TimelineReport {
     /// Those of them that their session left behind by going back (`rewind`).
     #[serde(skip)]
     pub left: BTreeSet<SnapshotId>,
-    /// The snapshots that were taken for branches which could not be made, and taken back.
+    /// The snapshots that were taken for branches which could not be made, and taken back, and those that another one made needless at once.
     #[serde(skip)]
     pub taken_back: BTreeSet<SnapshotId>,
 }
@@ -80,7 +80,7 @@ pub struct PromptGroup {
 }
 
 impl TimelineReport {
-    /// Whether an event is of a branch that could not be made, and left nothing: what was taken for it, or that this was taken back.
+    /// Whether an event left nothing: what was taken for a branch that could not be made, what an older snapshot serves for, or that this was taken back.
     #[must_use]
     pub fn came_to_nothing(&self, event: &Event) -> bool {
         is_only_of(&event.body, &self.taken_back)
@@ -137,23 +137,29 @@ impl Workspace {
     }
 }
 
-/// The snapshots that came and went with the attempt to make a branch.
+/// The snapshots that came and went with the attempt to make a branch, and those for which an older one serves, as nothing had changed.
 fn taken_back(events: &[Event]) -> BTreeSet<SnapshotId> {
-    let mut back = BTreeSet::new();
+    let mut back = BTreeMap::new();
     for event in events {
-        match &event.body {
-            EventBody::Remove { snapshots, by } if by == "branch" => back.extend(snapshots.iter().cloned()),
-            _ => {}
+        if let EventBody::Remove { snapshots, by } = &event.body {
+            let kind = match by.as_str() {
+                "branch" => SnapshotKind::Branch,
+                "capture" => SnapshotKind::Auto,
+                _ => continue,
+            };
+            back.extend(snapshots.iter().map(|id| (id, kind)));
         }
     }
     for event in events {
         match &event.body {
             EventBody::Branch { snapshot, .. } => _ = back.remove(snapshot),
-            EventBody::Snapshot { snapshot } if snapshot.kind != SnapshotKind::Branch => _ = back.remove(&snapshot.id),
+            EventBody::Snapshot { snapshot } if back.get(&snapshot.id).is_some_and(|kind| *kind != snapshot.kind) => {
+                back.remove(&snapshot.id);
+            }
             _ => {}
         }
     }
-    back
+    back.into_keys().cloned().collect()
 }
 
 /// Whether an event tells of these snapshots, and of nothing else.

@@ -342,18 +342,20 @@ fn a_command_beside_the_terminal_sees_that_its_output_cannot_be_written() {
     assert!(terminal.text().contains("standard output: No space left on device"), "{}", terminal.text());
 }
 
+/// A shell with jobs, and `ah` as `$AH`.
+fn bash(world: &World) -> Command {
+    let command = world.command(["unused"]);
+    let mut shell = Command::new("bash");
+    shell.args(["--norc", "--noprofile", "-i"]).current_dir(world.root()).env_clear();
+    shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell.env("PS1", "% ").env("AH", support::ah());
+    shell
+}
+
 #[test]
 fn ctrl_z_stops_the_job_and_fg_continues_it() {
     let world = World::new();
-    let mut bash = world.command(["unused"]);
-    let ah = support::ah().to_string_lossy().into_owned();
-    bash = {
-        let mut shell = Command::new("bash");
-        shell.args(["--norc", "--noprofile", "-i"]).current_dir(world.root()).env_clear();
-        shell.envs(bash.get_envs().filter_map(|(name, value)| Some((name, value?)))).env("PS1", "% ").env("AH", ah);
-        shell
-    };
-    let mut terminal = Terminal::run(&bash, 80, 24);
+    let mut terminal = Terminal::run(&bash(&world), 80, 24);
     terminal.wait_for("% ", 1);
     terminal
         .type_in("\"$AH\" agent record -q -- sh -c 'echo begun; sleep 1; read line; echo \"line $line\"; exit 9'\r");
@@ -376,6 +378,27 @@ fn ctrl_z_stops_the_job_and_fg_continues_it() {
     terminal.type_in("exit\r");
     terminal.end();
     assert!(output(&world, "recording.cast").contains("line typed"));
+}
+
+#[test]
+fn a_job_that_begins_in_the_background_has_an_ordinary_terminal_once_it_is_in_the_foreground() {
+    let world = World::new();
+    let mut terminal = Terminal::run(&bash(&world), 80, 24);
+    terminal.wait_for("% ", 1);
+    // The terminal's erase character is the shell's to set; what reads keys one by one is the shell itself then.
+    terminal.type_in(
+        "stty erase '#'; \"$AH\" agent record -q -- sh -c 'echo begun; read line; echo \"got=$line\"; stty -a' &\r",
+    );
+    terminal.wait_for("begun\r", 1);
+    terminal.type_in("fg\r");
+    // The shell's line editor lets Ctrl-C be a signal.
+    let taken = || !terminal.modes().local_modes.contains(rustix::termios::LocalModes::ISIG);
+    wait(taken, || "the recorder to have the terminal".into());
+    terminal.type_in("me#\r");
+    terminal.wait_for("\r\ngot=m\r\n", 1);
+    terminal.wait_for("erase = #;", 1);
+    terminal.type_in("exit\r");
+    terminal.end();
 }
 
 #[test]

@@ -16,6 +16,7 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP};
 
 use super::signals::Signals;
+use super::terminal::{is_ours, is_same};
 use crate::sys;
 
 /// The end of a recording that is looked through for its last whole line; an event is far shorter.
@@ -32,7 +33,11 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> u8 {
     };
     let (report, outer, file) = (descriptor(), descriptor(), descriptor());
     let Some(report) = report else { return 2 };
-    let saved = outer.as_ref().and_then(|outer| tcgetattr(outer).ok());
+    // Another job's modes are not to be given back to the user's shell: the pty has usual ones then.
+    let saved = outer.as_ref().and_then(|outer| match is_ours(outer) {
+        true => tcgetattr(outer).ok(),
+        false => tcgetattr(rustix::stdio::stdout()).ok(),
+    });
     let begun = begin(&arguments.collect::<Vec<_>>());
     let errno = match &begun {
         Ok(_) => 0,
@@ -167,11 +172,7 @@ impl Monitor {
             let mut raw = saved.clone();
             raw.make_raw();
             // Only what was done is undone: the user's shell may have set modes of its own by now.
-            let same = |now: &Termios| {
-                (now.input_modes, now.output_modes, now.control_modes, now.local_modes)
-                    == (raw.input_modes, raw.output_modes, raw.control_modes, raw.local_modes)
-            };
-            if tcgetattr(outer.as_fd()).is_ok_and(|now| same(&now)) {
+            if tcgetattr(outer.as_fd()).is_ok_and(|now| is_same(&now, &raw)) {
                 let _ = tcsetattr(outer.as_fd(), OptionalActions::Now, &saved);
             }
         }

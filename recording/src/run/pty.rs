@@ -5,9 +5,10 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::OFlags;
 use rustix::pty::OpenptFlags;
-use rustix::termios::{LocalModes, OptionalActions, OutputModes, Winsize, tcgetattr, tcsetattr, tcsetwinsize};
+use rustix::termios::{LocalModes, OptionalActions, OutputModes, Termios, Winsize, tcgetattr, tcsetattr, tcsetwinsize};
 
 use super::Terminal;
+use super::terminal::is_same;
 use crate::input::Echo;
 
 /// Both sides.
@@ -16,16 +17,20 @@ pub(super) struct Pty {
     pub(super) ours: OwnedFd,
     /// The command's.
     pub(super) theirs: OwnedFd,
+    /// Its modes, if they are the usual ones because another job has the terminal.
+    pub(super) usual: Option<Termios>,
 }
 
-/// Makes a pty like `terminal`.
+/// Makes a pty like `terminal`. While another job has that, its modes are the ones that this job wants, a shell's line editor for instance; then it is
+/// one like any new terminal, until [`catch_up`].
 pub(super) fn open(terminal: &Terminal) -> io::Result<Pty> {
     let ours = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
     rustix::pty::grantpt(&ours)?;
     rustix::pty::unlockpt(&ours)?;
     // Without a path: `/dev/pts` of a container may be another one.
     let theirs = rustix::pty::ioctl_tiocgptpeer(&ours, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
-    let mut modes = match terminal.modes() {
+    let foreground = terminal.in_foreground();
+    let mut modes = match terminal.modes().filter(|_| foreground) {
         Some(modes) => modes,
         None => tcgetattr(&theirs)?,
     };
@@ -37,7 +42,16 @@ pub(super) fn open(terminal: &Terminal) -> io::Result<Pty> {
     resize(&ours, terminal.winsize())?;
     let flags = rustix::fs::fcntl_getfl(&ours)?;
     rustix::fs::fcntl_setfl(&ours, flags | OFlags::NONBLOCK)?;
-    Ok(Pty { ours, theirs })
+    let usual = if foreground { None } else { Some(tcgetattr(&theirs)?) };
+    Ok(Pty { ours, theirs, usual })
+}
+
+/// Gives a pty that has the `usual` modes those of the terminal, which is this job's now; but if the command has changed them by now, they are as it wants them.
+pub(super) fn catch_up(ours: &OwnedFd, usual: &Termios, terminal: &Terminal) -> io::Result<()> {
+    match terminal.modes() {
+        Some(modes) if is_same(&tcgetattr(ours)?, usual) => Ok(tcsetattr(ours, OptionalActions::Now, &modes)?),
+        _ => Ok(()),
+    }
 }
 
 /// Gives it a size.

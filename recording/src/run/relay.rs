@@ -12,6 +12,7 @@ use ah_plugin_api::{Error, ErrorKind};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, waitpid};
+use rustix::termios::Termios;
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGWINCH};
 
 use super::pty::{self, Pty};
@@ -42,7 +43,7 @@ pub(super) fn run(run: &Run, terminal: &Terminal, tape: &Tape, moment: &dyn Fn()
         true => (None, None),
         false => output_pipe().map(|(read, write)| (Some(read), Some(write))).map_err(place)?,
     };
-    let Pty { ours, theirs } = pty;
+    let Pty { ours, theirs, usual } = pty;
     let ours = Arc::new(ours);
     let (report, child) = start(run, terminal, theirs, its_errors)?;
     let (stop, unread) = (
@@ -53,6 +54,7 @@ pub(super) fn run(run: &Run, terminal: &Terminal, tape: &Tape, moment: &dyn Fn()
     let mut relay = Relay {
         terminal,
         raw: None,
+        usual,
         ours: Some(Arc::clone(&ours)),
         report,
         signals,
@@ -170,6 +172,8 @@ struct Relay<'a> {
     terminal: &'a Terminal,
     /// The terminal's modes are taken away.
     raw: Option<Raw<'a>>,
+    /// The pty's modes, as long as this job never had the terminal.
+    usual: Option<Termios>,
     /// Our side of the pty, until it is hung up.
     ours: Option<Arc<OwnedFd>>,
     /// Open as long as this is: by it the monitor sees that this process is there. It is told there when the pty is hung up.
@@ -257,6 +261,10 @@ impl Relay<'_> {
             && self.terminal.in_foreground()
             && let Some(input) = &self.terminal.input
         {
+            if let Some((usual, ours)) = self.usual.take().zip(self.ours.as_deref()) {
+                // The terminal may be gone.
+                let _ = pty::catch_up(ours, &usual, self.terminal);
+            }
             self.raw = Raw::new(input).ok();
         }
         self.terminal.in_foreground()

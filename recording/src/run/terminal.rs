@@ -78,9 +78,19 @@ impl Terminal {
     /// Whether keys come to this process, and not to another job of the user's shell.
     pub(super) fn in_foreground(&self) -> bool {
         let Some(input) = &self.input else { return true };
-        // A terminal that is not this session's has no jobs to ask about.
-        tcgetpgrp(input).map_or(true, |group| group == rustix::process::getpgrp())
+        is_ours(input)
     }
+}
+
+/// Whether no other job has the terminal. One that is not this session's has no jobs to ask about.
+pub(super) fn is_ours(terminal: &OwnedFd) -> bool {
+    tcgetpgrp(terminal).map_or(true, |group| group == rustix::process::getpgrp())
+}
+
+/// Whether these are the same modes.
+pub(super) fn is_same(one: &Termios, other: &Termios) -> bool {
+    let modes = |of: &Termios| (of.input_modes, of.output_modes, of.control_modes, of.local_modes);
+    modes(one) == modes(other)
 }
 
 /// The terminal without modes of its own, until this is dropped: keys come one by one, and unchanged.
@@ -121,7 +131,7 @@ impl<'a> Raw<'a> {
 impl Drop for Raw<'_> {
     fn drop(&mut self) {
         // A job in the background would be stopped for it, and the user's shell has given the terminal to another one.
-        if tcgetpgrp(self.fd).map_or(true, |group| group == rustix::process::getpgrp()) {
+        if is_ours(self.fd) {
             self.pause();
         }
     }

@@ -207,6 +207,16 @@ fn on_a_terminal_keys_seek() {
 }
 
 #[test]
+fn keys_that_come_together_all_count() {
+    let world = recording((0..3600).map(|second| (f64::from(second), second)));
+    let mut terminal = Terminal::run(&world.command(["agent", "replay"]), 60, 20);
+    terminal.wait_for("line 0\r\n", 1);
+    terminal.type_in("\x1b[C\x1b[C q");
+    assert_eq!(terminal.end(), 0);
+    assert_eq!(terminal.text().matches("\x1b[2J").count(), 2, "{}", terminal.text());
+}
+
+#[test]
 fn a_signal_ends_it_and_leaves_the_terminal_as_it_was() {
     let world = World::new();
     let hostile = "\\u001b[?1049h\\u001b[?1003h\\u001b[?2004h\\u001b[>1u\\u001b[6n\\u001b]11;?\\u0007\\u001bP+q544e\\u001b\\\\shown";

@@ -5,8 +5,10 @@
 //! is played: its length does not matter. However it ends, by a signal too, the terminal is as it was.
 
 mod filter;
+mod keys;
 mod screens;
 
+use std::cell::RefCell;
 use std::io::BufRead;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -19,6 +21,7 @@ use rustix::termios::{QueueSelector, tcflush};
 use crate::cast::EventKind;
 use crate::run::{Raw, Signals};
 use filter::Filter;
+use keys::{Key, Typed};
 use screens::Screens;
 
 /// How far an arrow key jumps.
@@ -59,17 +62,6 @@ impl Default for Options {
     }
 }
 
-/// A key that means something.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Key {
-    Pause,
-    Forward,
-    Back,
-    NextMarker,
-    LastMarker,
-    Quit,
-}
-
 /// What a player waits for.
 enum Wake {
     /// The next event is due.
@@ -99,9 +91,14 @@ pub fn play(
     let signals = timed.then(Signals::of_player).transpose().map_err(cannot)?;
     let raw = keys.as_ref().and_then(|keys| Raw::new(keys).ok());
     let signals = signals.map(Rc::new);
+    let typed = Rc::new(RefCell::new(Typed::default()));
     let (asked, ended) = (keys.as_ref().and_then(|keys| keys.try_clone().ok()), signals.clone());
+    let waiting = Rc::clone(&typed);
     // A key that comes while a jump takes its time means the end of that.
     screens.ask(move |began| {
+        if began.elapsed() > PATIENCE && waiting.borrow().waits() {
+            return true;
+        }
         let mut fds: Vec<PollFd<'_>> = ended.iter().map(|signals| PollFd::new(&**signals, PollFlags::IN)).collect();
         fds.extend(asked.iter().filter(|_| began.elapsed() > PATIENCE).map(|keys| PollFd::new(keys, PollFlags::IN)));
         !fds.is_empty() && poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
@@ -112,6 +109,7 @@ pub fn play(
         filter: Filter::default(),
         out,
         keys: keys.as_ref(),
+        typed,
         signals,
         speed: if options.speed.is_finite() && options.speed > 0.0 { options.speed } else { 1.0 },
         limit: options.idle_limit.or(wished).unwrap_or(Duration::MAX),
@@ -151,6 +149,7 @@ struct Player<'a> {
     filter: Filter,
     out: BorrowedFd<'a>,
     keys: Option<&'a OwnedFd>,
+    typed: Rc<RefCell<Typed>>,
     signals: Option<Rc<Signals>>,
     speed: f64,
     limit: Duration,
@@ -197,13 +196,23 @@ impl Player<'_> {
             if let Some(signal) = self.signals.as_ref().and_then(|signals| signals.take().first().copied()) {
                 return Wake::Over(Some(signal));
             }
+            // Keys come first: events may be due all the time.
+            let key = self.typed.borrow_mut().take();
+            match key {
+                None => {}
+                Some(Key::Pause) => {
+                    self.paused = !self.paused;
+                    continue;
+                }
+                Some(Key::Quit) => return Wake::Over(None),
+                Some(key) => return Wake::Key(key),
+            }
             let left = self.due.saturating_duration_since(Instant::now());
             let due = left.is_zero() && !self.paused;
             let patience = if self.paused { None } else { Timespec::try_from(left).ok() };
             let mut fds: Vec<PollFd<'_>> = self.keys.iter().map(|keys| PollFd::new(*keys, PollFlags::IN)).collect();
             fds.extend(self.signals.as_ref().map(|signals| PollFd::new(&**signals, PollFlags::IN)));
             let _ = poll(&mut fds, patience.as_ref());
-            // Keys come first: events may be due all the time.
             let Some(keys) = self.keys.filter(|_| !fds[0].revents().is_empty()) else {
                 if due {
                     return Wake::Due;
@@ -211,16 +220,10 @@ impl Player<'_> {
                 continue;
             };
             let mut buffer = [0; 64];
-            let count = match rustix::io::read(keys, &mut buffer) {
+            match rustix::io::read(keys, &mut buffer) {
                 Ok(0) | Err(rustix::io::Errno::IO) => return Wake::Over(None),
-                Ok(count) => count,
-                Err(_) => continue,
-            };
-            match read_key(&buffer[..count]) {
-                None => {}
-                Some(Key::Pause) => self.paused = !self.paused,
-                Some(Key::Quit) => return Wake::Over(None),
-                Some(key) => return Wake::Key(key),
+                Ok(count) => self.typed.borrow_mut().push(&buffer[..count]),
+                Err(_) => {}
             }
         }
     }
@@ -259,18 +262,6 @@ fn scaled(pause: Duration, speed: f64) -> Duration {
     // A year is as good as for ever, and can be added to the present.
     const LONG: f64 = 31e6;
     Duration::from_secs_f64((pause.as_secs_f64() / speed).min(LONG))
-}
-
-fn read_key(bytes: &[u8]) -> Option<Key> {
-    match bytes {
-        b" " => Some(Key::Pause),
-        b"\x1b[C" | b"\x1bOC" => Some(Key::Forward),
-        b"\x1b[D" | b"\x1bOD" => Some(Key::Back),
-        b"]" => Some(Key::NextMarker),
-        b"[" => Some(Key::LastMarker),
-        b"q" | b"Q" | b"\x03" | b"\x04" => Some(Key::Quit),
-        _ => None,
-    }
 }
 
 fn write(out: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<()> {
@@ -335,13 +326,6 @@ mod tests {
         // As text: nobody who reads a pipe moves a cursor.
         let lines: Vec<String> = (93..100).map(|i| format!("line {i}")).collect();
         assert_eq!(shown, lines.join("\r\n"));
-    }
-
-    #[test]
-    fn keys_are_known_by_their_bytes() {
-        assert_eq!(read_key(b" "), Some(Key::Pause));
-        assert_eq!(read_key(b"\x1b[C"), Some(Key::Forward));
-        assert_eq!(read_key(b"\x1b[?62;22c"), None, "what a terminal answers is no key");
     }
 
     #[test]

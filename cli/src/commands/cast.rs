@@ -137,7 +137,10 @@ fn export(app: &App, args: &ExportArgs) -> Outcome {
         let mut out = BufWriter::new(io::stdout().lock());
         let written = write(&mut reader, args.to, &mut out);
         return match written.and_then(|()| flush(&mut out)) {
-            Ok(()) => Ok(Exit::Done),
+            Ok(()) => {
+                tell_unread(app, reader.faults(), reader.torn());
+                Ok(Exit::Done)
+            }
             Err(error) => Err(output_failed(error)),
         };
     };
@@ -154,7 +157,7 @@ fn export(app: &App, args: &ExportArgs) -> Outcome {
         let _ = std::fs::remove_file(&target);
         return Err(error.into());
     }
-    warn(app, &reader);
+    tell_unread(app, reader.faults(), reader.torn());
     if app.ui.json {
         let (faults, torn) = (reader.faults(), reader.torn());
         let export = WrittenShape { path: &target, session: None, number: None, format: args.to.name(), faults, torn };
@@ -206,7 +209,7 @@ fn import(app: &App, args: &ImportArgs) -> Outcome {
     let torn = synced.unwrap_or(false);
     let faults = match &source {
         From::Cast(reader) => {
-            warn(app, reader);
+            tell_unread(app, reader.faults(), reader.torn());
             reader.faults()
         }
         From::Ttyrec(_) => {
@@ -292,14 +295,13 @@ fn output_failed(error: Error) -> Failure {
     error.into()
 }
 
-fn warn<R: BufRead>(app: &App, reader: &Reader<R>) {
-    if reader.faults() > 0 {
-        app.ui.warning(
-            &format!("{} left out that could not be read", text::count(reader.faults(), "line is", "lines are")),
-            None,
-        );
+/// Says what of a recording is not in what was made of it.
+pub(crate) fn tell_unread(app: &App, faults: u64, torn: bool) {
+    if faults > 0 {
+        app.ui
+            .warning(&format!("{} left out that could not be read", text::count(faults, "line is", "lines are")), None);
     }
-    if reader.torn() {
+    if torn {
         app.ui.warning("the recording was cut off in the middle of a line, which was left out", None);
     }
 }

@@ -10,12 +10,13 @@ use ah_core::recording::time_into;
 use ah_core::{Point as CorePoint, Recording, Workspace, text};
 use ah_plugin_api::{Error, ErrorKind, Result};
 use ah_recording::cast::{EventKind, Format, Reader};
-use ah_recording::play::{Options, Point, Source, play};
+use ah_recording::play::{Options, Played, Point, Source, play};
 use clap::Args;
 use serde::Serialize;
 
 use crate::app::App;
 use crate::args::reference;
+use crate::commands::cast::tell_unread;
 use crate::failure::{Exit, Outcome};
 
 /// Options of `ah agent replay`.
@@ -177,8 +178,13 @@ pub(crate) fn run(app: &App, args: &ReplayArgs) -> Outcome {
     let options = Options { speed: args.speed, idle_limit: limit, from };
     app.tell_notices();
     match play(&named, &options, io::stdout().as_fd(), Some(io::stdin().as_fd())) {
-        Ok(None) => Ok(Exit::Done),
-        Ok(Some(signal)) => Ok(Exit::Code(u8::try_from(128 + signal).unwrap_or(u8::MAX))),
+        Ok(Played { signal: None, faults, torn }) => {
+            // The last line of one that is being made is on its way.
+            let live = matches!(&named, Named::Session(_, recording) if recording.is_live());
+            tell_unread(app, faults, torn && !live);
+            Ok(Exit::Done)
+        }
+        Ok(Played { signal: Some(signal), .. }) => Ok(Exit::Code(u8::try_from(128 + signal).unwrap_or(u8::MAX))),
         Err(error) if error.errno == Some(rustix::io::Errno::PIPE.raw_os_error()) => Ok(Exit::Done),
         Err(error) => Err(error.into()),
     }

@@ -148,6 +148,30 @@ fn a_recording_that_is_cut_off_is_read_up_to_there() {
 }
 
 #[test]
+fn what_could_not_be_read_is_told_wherever_the_rest_goes() {
+    let world = World::new();
+    let header = "{\"version\":2,\"width\":40,\"height\":10}";
+    let (good, bad) = ("[0, \"o\", \"shown\\r\\n\"]\n", "[0, \"o\", nonsense]\n");
+    world.write("bad.cast", format!("{header}\n{bad}{good}{bad}[0, \"o\", \"not who"));
+    let commands: [&[&str]; 4] = [
+        &["agent", "cast", "export", "bad.cast"],
+        &["agent", "cast", "export", "bad.cast", "-o", "out.cast"],
+        &["agent", "cast", "import", "bad.cast"],
+        &["agent", "replay", "bad.cast"],
+    ];
+    for words in commands {
+        let ran = world.run(words);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        let warnings = ran.stderr.matches("warning: ").count();
+        assert!(warnings == 2 && ran.stderr.contains("2 lines are left out"), "{words:?}: {ran:?}");
+    }
+    world.write("good.cast", format!("{header}\n{good}"));
+    for words in [&["agent", "cast", "export", "good.cast"][..], &["agent", "replay", "good.cast"]] {
+        assert_eq!(world.run(words).stderr, "", "{words:?}");
+    }
+}
+
+#[test]
 fn it_is_played_from_where_one_wants() {
     let world = world();
     let all = world.run(["agent", "replay"]);

@@ -62,6 +62,17 @@ impl Default for Options {
     }
 }
 
+/// How it was played.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Played {
+    /// The signal that ended it on a terminal, if one did.
+    pub signal: Option<i32>,
+    /// Lines that could not be read, of those that were come to.
+    pub faults: u64,
+    /// It was come to the end, which is in the middle of a line.
+    pub torn: bool,
+}
+
 /// What a player waits for.
 enum Wake {
     /// The next event is due.
@@ -73,7 +84,7 @@ enum Wake {
 }
 
 /// Plays `source` on `out`, with keys from `keys` if that is a terminal. Where `out` is no terminal, everything is written at once.
-/// Gives the signal that ended it on a terminal, if one did: SIGHUP, SIGINT, SIGQUIT or SIGTERM, which do nothing else meanwhile.
+/// On a terminal it is ended by SIGHUP, SIGINT, SIGQUIT and SIGTERM, which do nothing else meanwhile.
 ///
 /// # Errors
 /// `InvalidArgument` if it is no recording; what reading and writing give.
@@ -82,7 +93,7 @@ pub fn play(
     options: &Options,
     out: BorrowedFd<'_>,
     keys: Option<BorrowedFd<'_>>,
-) -> Result<Option<i32>> {
+) -> Result<Played> {
     let timed = rustix::termios::isatty(out);
     let keys = keys.filter(|keys| timed && rustix::termios::isatty(keys));
     let keys = keys.and_then(|keys| keys.try_clone_to_owned().ok());
@@ -130,7 +141,8 @@ pub fn play(
         }
     }
     drop(raw);
-    played
+    let (faults, torn) = player.screens.unread();
+    Ok(Played { signal: played?, faults, torn })
 }
 
 /// So long a jump takes that nobody cuts short who presses the next key already.

@@ -31,6 +31,8 @@ struct Kept {
     offset: u64,
     size: (usize, usize),
     dump: String,
+    /// Lines before it that could not be read.
+    faults: u64,
 }
 
 /// A recording that is followed.
@@ -38,6 +40,10 @@ pub(super) struct Screens<'a> {
     source: &'a dyn Source,
     header: Header,
     reader: Reader<Box<dyn BufRead + 'a>>,
+    /// Lines that could not be read before the reader began.
+    before: u64,
+    /// The most of those that were come to by now, and whether the end is in the middle of a line.
+    unread: (u64, bool),
     terminal: Terminal,
     /// The time of the last event that was shown.
     time: Duration,
@@ -61,11 +67,13 @@ impl<'a> Screens<'a> {
         let header = reader.header().clone();
         let terminal = terminal((header.cols.into(), header.rows.into()))?;
         let offset = reader.offset();
-        let kept = vec![Kept { time: Duration::ZERO, offset, size: terminal.size(), dump: String::new() }];
+        let kept = vec![Kept { time: Duration::ZERO, offset, size: terminal.size(), dump: String::new(), faults: 0 }];
         Ok(Self {
             source,
             header,
             reader,
+            before: 0,
+            unread: (0, false),
             terminal,
             time: Duration::ZERO,
             offset,
@@ -85,6 +93,12 @@ impl<'a> Screens<'a> {
 
     pub(super) fn header(&self) -> &Header {
         &self.header
+    }
+
+    /// The lines that could not be read, of all that were come to, and whether the last one is not whole. To go back does not take it back.
+    pub(super) fn unread(&self) -> (u64, bool) {
+        let (most, torn) = self.unread;
+        (most.max(self.before + self.reader.faults()), torn || self.reader.torn())
     }
 
     pub(super) fn time(&self) -> Duration {
@@ -142,7 +156,8 @@ impl<'a> Screens<'a> {
 
     fn keep(&mut self) {
         let (size, dump) = (self.terminal.size(), self.terminal.dump());
-        self.kept.push(Kept { time: self.time, offset: self.offset, size, dump });
+        let faults = self.before + self.reader.faults();
+        self.kept.push(Kept { time: self.time, offset: self.offset, size, dump, faults });
         // The first one is the beginning, which takes nothing.
         while self.kept.len() > MOST || self.kept.iter().map(|kept| kept.dump.len()).sum::<usize>() > MOST_BYTES {
             let mut number = 0;
@@ -213,10 +228,12 @@ impl<'a> Screens<'a> {
     }
 
     fn back_to(&mut self, kept: usize) -> Result<()> {
+        self.unread = self.unread();
         let kept = self.kept.get(kept).ok_or_else(|| Error::new(ErrorKind::Internal, "no screen was kept"))?;
         self.terminal = terminal(kept.size)?;
         self.terminal.feed(kept.dump.as_str());
         self.reader = Reader::resume(self.source.open_at(kept.offset)?, self.header.clone(), kept.offset, kept.time);
+        self.before = kept.faults;
         (self.time, self.offset, self.next, self.is_cut) = (kept.time, kept.offset, None, false);
         Ok(())
     }
@@ -300,6 +317,26 @@ mod tests {
         assert_eq!(text(&screens), "");
         play_all(&mut screens);
         assert!(text(&screens).ends_with("line 99"));
+    }
+
+    #[test]
+    fn what_cannot_be_read_counts_once_however_often_it_is_passed() {
+        let mut source = sample();
+        source.0 = source.0.replace("]\n[", "]\nnonsense\n[");
+        let lines = source.0.matches("nonsense").count() as u64;
+        source.0.push_str("[99.5, \"o\", \"not who");
+        let mut screens = Screens::open(&source).unwrap();
+        screens.every = 100;
+        let to = |screens: &mut Screens<'_>, seconds| {
+            screens.go_to(Point::Time(Duration::from_secs(seconds))).unwrap();
+            screens.unread()
+        };
+        let half = to(&mut screens, 50);
+        assert!((50..70).contains(&half.0) && !half.1, "{half:?}");
+        assert_eq!(to(&mut screens, 20), half);
+        assert_eq!(to(&mut screens, 200), (lines, true));
+        assert_eq!(to(&mut screens, 10), (lines, true));
+        assert_eq!(to(&mut screens, 200), (lines, true));
     }
 
     #[test]

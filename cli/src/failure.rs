@@ -16,7 +16,7 @@ use crate::args::Globals;
 use crate::env::Env;
 use crate::hint;
 use crate::output::style::{Painter, Style};
-use crate::output::text;
+use crate::output::{json, text};
 
 /// What a command comes to.
 pub(crate) type Outcome = Result<Exit, Failure>;
@@ -220,9 +220,10 @@ impl<'a> Report<'a> {
 fn to_stdout(error: &Error) {
     let Error { kind, message, hint, causes, errno: _ } = error;
     let body = ErrorBody { kind: kind.as_str(), message, hint: hint.as_deref(), causes };
-    if let Ok(mut json) = serde_json::to_vec(&ErrorShape { error: body }) {
-        json.push(b'\n');
-        let _ = io::stdout().lock().write_all(&json);
+    let mut shown = Vec::new();
+    if json::write(&mut shown, &ErrorShape { error: body }).is_ok() {
+        shown.push(b'\n');
+        let _ = io::stdout().lock().write_all(&shown);
     }
 }
 

@@ -1,11 +1,12 @@
 //! How results look. One module a matter; none of them knows a command.
 //!
-//! - [`style`]: colour, or none. [`text`]: bytes and words made safe for a terminal.
+//! - [`style`]: colour, or none. [`text`]: bytes and words made safe for a terminal. [`json`]: so is JSON.
 //! - [`time`]: times and spans for people. [`size`]: bytes for people.
 //! - [`changes`]: lists of differences. [`table`]: columns. [`patch`]: unified diffs. [`stat`]: how large they are. [`progress`]: bars, and the way Ctrl-C reaches an operation.
 //! - [`Ui`]: where all of it goes.
 
 pub(crate) mod changes;
+pub(crate) mod json;
 pub(crate) mod patch;
 pub(crate) mod progress;
 pub(crate) mod stat;
@@ -98,7 +99,7 @@ impl Ui {
     /// One JSON document on one line.
     pub(crate) fn json<T: Serialize>(&self, shape: &T) -> Result<(), Failure> {
         self.stdout(|out| {
-            serde_json::to_writer(&mut *out, shape)?;
+            json::write(out, shape)?;
             out.write_all(b"\n")
         })
     }

@@ -34,7 +34,7 @@ pub(crate) enum Cast {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 RECORDING is the number of one of the session's recordings, or a file; without it, the latest. Lines that a crash tore are left out. \
-ttyrec has no room for markers, input and exit status.
+ttyrec has no room for markers, input and exit status, and what is shown stands in it as it is: a terminal gets it by `-o -` alone.
 
 Examples:
   ah agent cast export -o demo.cast
@@ -129,6 +129,13 @@ fn export(app: &App, args: &ExportArgs) -> Outcome {
         let message = "with --json the recording cannot go to standard output";
         let error = Error::new(ErrorKind::InvalidArgument, message);
         return Err(error.with_hint("say where it is to go: `ah agent cast export --json -o FILE`").into());
+    }
+    if args.to == To::Ttyrec && args.output.is_none() && app.ui.stdout_terminal() {
+        let message = "a terminal would do what the recording says: ttyrec has its bytes as they are";
+        let error = Error::new(ErrorKind::InvalidArgument, message);
+        return Err(error
+            .with_hint("`ah agent cast export --to ttyrec -o FILE` writes a file; with `-o -` the terminal gets it")
+            .into());
     }
     let named = Named::find(app, args.recording.as_ref())?;
     let mut reader = Reader::open(named.open_at(0)?)?;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ah_recording::cast::EventKind;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::{self, Ran, World};
 use crate::terminal::{Terminal, wait};
@@ -169,6 +169,49 @@ fn what_could_not_be_read_is_told_wherever_the_rest_goes() {
     for words in [&["agent", "cast", "export", "good.cast"][..], &["agent", "replay", "good.cast"]] {
         assert_eq!(world.run(words).stderr, "", "{words:?}");
     }
+}
+
+#[test]
+fn a_recording_does_nothing_to_a_terminal_that_is_told_of_it() {
+    let world = World::new();
+    let text = "\u{9b}6n\u{9d}52;c;aGk=\u{9c}\u{7f}\x1b[6nshown";
+    let header = json!({"version": 2, "width": 40, "height": 10, "title": text, "command": text, "env": {"X": text}});
+    let events = [json!([0, "o", text]), json!([0, "m", text]), json!([0, text, {"of": text}])];
+    let lines: Vec<String> = std::iter::once(&header).chain(&events).map(|line| format!("{line}\n")).collect();
+    world.write("hostile.cast", lines.concat());
+    let is_plain = |shown: &str| !shown.contains(|c: char| c.is_control() && !"\r\n".contains(c));
+    for words in [
+        &["agent", "cast", "export", "hostile.cast"][..],
+        &["agent", "cast", "export", "hostile.cast", "--to", "v3"],
+        &["agent", "replay", "hostile.cast", "--json"],
+        &["agent", "replay", "\u{9b}6n.cast", "--json"],
+    ] {
+        let mut terminal = Terminal::run(&world.command(words), 60, 20);
+        let ended = terminal.end();
+        assert!(
+            is_plain(&terminal.text()) && ended == if words[2].contains('6') { 3 } else { 0 },
+            "{terminal:?}",
+            terminal = terminal.text()
+        );
+    }
+    let told = world.json("replay", &["agent", "replay", "hostile.cast"]);
+    assert_eq!(
+        (&told["recording"]["command"], &told["recording"]["markers"][0]["label"]),
+        (&text.into(), &text.into())
+    );
+    let ran = world.run(["agent", "cast", "export", "hostile.cast"]);
+    let back: Vec<Value> = ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!((&back[0], &back[1][2], &back[3][1], &back[3][2]), (&header, &text.into(), &text.into(), &events[2][2]));
+    // What is no text goes there only if that was meant.
+    let ttyrec = |more: &[&str]| {
+        let words = [&["agent", "cast", "export", "hostile.cast", "--to", "ttyrec"], more].concat();
+        let mut terminal = Terminal::run(&world.command(words), 60, 20);
+        (terminal.end(), terminal.text())
+    };
+    let (status, shown) = ttyrec(&[]);
+    assert!(status == 2 && !shown.contains("shown") && shown.contains("-o FILE"), "{shown:?}");
+    let (status, shown) = ttyrec(&["-o", "-"]);
+    assert!(status == 0 && shown.contains(text), "{shown:?}");
 }
 
 #[test]

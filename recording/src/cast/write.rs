@@ -1,4 +1,4 @@
-//! Making lines.
+//! Making lines. Nothing in them is a control but their ends, whatever they tell of: a recording may be shown on a terminal as the file that it is.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -61,7 +61,10 @@ impl Encoder {
         }
         // The version comes first, where whoever guesses at what a file is looks for it; there are more fields after it.
         let rest = Value::Object(fields).to_string();
-        format!("{{\"version\":{},{}\n", header.format.number(), &rest[1..]).into_bytes()
+        let mut line = format!("{{\"version\":{},", header.format.number()).into_bytes();
+        without_controls(&mut line, &rest[1..]);
+        line.push(b'\n');
+        line
     }
 
     /// Appends an event's line to `into`. What the format has no event for is left out.
@@ -73,7 +76,7 @@ impl Encoder {
             EventKind::Marker(label) => self.text(into, time, "m", label),
             EventKind::Exit(status) if self.format == Format::V3 => self.text(into, time, "x", &status.to_string()),
             EventKind::Exit(_) => {}
-            EventKind::Other { code, data } => self.line(into, time, code, data.as_bytes()),
+            EventKind::Other { code, data } => self.line(into, time, code, data),
         }
     }
 
@@ -92,9 +95,9 @@ impl Encoder {
         into.extend_from_slice(b"]\n");
     }
 
-    fn line(&mut self, into: &mut Vec<u8>, time: Duration, code: &str, data: &[u8]) {
+    fn line(&mut self, into: &mut Vec<u8>, time: Duration, code: &str, data: &str) {
         self.begin(into, time, code);
-        into.extend_from_slice(data);
+        without_controls(into, data);
         into.extend_from_slice(b"]\n");
     }
 
@@ -112,7 +115,19 @@ impl Encoder {
     }
 }
 
-/// What stands for a byte in a JSON string: 0 the byte itself, `u` four hex digits, else this letter after a backslash.
+/// Appends JSON on one line, and escapes what else it lets stand as it is: DEL, and the controls of eight bits.
+fn without_controls(into: &mut Vec<u8>, json: &str) {
+    for character in json.chars() {
+        match character {
+            // Writing into memory does not fail.
+            '\u{7f}'..='\u{9f}' => drop(write!(into, "\\u{:04x}", u32::from(character))),
+            _ => into.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+}
+
+/// What stands for a byte in a JSON string: 0 the byte itself, `u` four hex digits, `8` the same for it and the one before if that says
+/// that the two are a control of eight bits, else this letter after a backslash.
 const ESCAPES: [u8; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;
@@ -121,10 +136,18 @@ const ESCAPES: [u8; 256] = {
         byte += 1;
     }
     table[0x7f] = b'u';
+    byte = 0x80;
+    while byte < 0xa0 {
+        table[byte] = b'8';
+        byte += 1;
+    }
     (table[0x0a], table[0x0d], table[0x09]) = (b'n', b'r', b't');
     (table[0x22], table[0x5c]) = (b'"', b'\\');
     table
 };
+
+/// What begins a control of eight bits in UTF-8: the byte after it is the control's number.
+const EIGHT_BITS: u8 = 0xc2;
 
 /// A JSON string. With `after_return`, a newline gets a return before it if it has none; that says whether the last byte was one.
 ///
@@ -134,7 +157,8 @@ fn escape(into: &mut Vec<u8>, text: &str, mut after_return: Option<&mut bool>) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     const PART: usize = 512;
     let mut buffer = [0; PART * 6];
-    let mut returned = after_return.as_ref().is_none_or(|after| **after);
+    let returned = after_return.as_ref().is_none_or(|after| **after);
+    let mut last = if returned { b'\r' } else { 0 };
     let add = after_return.is_some();
     into.push(b'"');
     for part in text.as_bytes().chunks(PART) {
@@ -145,13 +169,23 @@ fn escape(into: &mut Vec<u8>, text: &str, mut after_return: Option<&mut bool>) {
                     buffer[at] = byte;
                     at += 1;
                 }
-                b'u' => {
+                b'8' if last != EIGHT_BITS => {
+                    buffer[at] = byte;
+                    at += 1;
+                }
+                kind @ (b'u' | b'8') => {
+                    match at {
+                        _ if kind == b'u' => {}
+                        // The part before this one ended with it.
+                        0 => drop(into.pop()),
+                        _ => at -= 1,
+                    }
                     let code = [b'\\', b'u', b'0', b'0', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]];
                     buffer[at..at + 6].copy_from_slice(&code);
                     at += 6;
                 }
                 letter => {
-                    if add && letter == b'n' && !returned {
+                    if add && letter == b'n' && last != b'\r' {
                         buffer[at..at + 2].copy_from_slice(b"\\r");
                         at += 2;
                     }
@@ -159,13 +193,13 @@ fn escape(into: &mut Vec<u8>, text: &str, mut after_return: Option<&mut bool>) {
                     at += 2;
                 }
             }
-            returned = byte == b'\r';
+            last = byte;
         }
         into.extend_from_slice(&buffer[..at]);
     }
     into.push(b'"');
     if let Some(after) = &mut after_return {
-        **after = returned;
+        **after = last == b'\r';
     }
 }
 
@@ -232,6 +266,24 @@ mod tests {
             escape(&mut out, &text, None);
             prop_assert_eq!(serde_json::from_slice::<String>(&out).unwrap(), text);
             prop_assert_eq!(out.iter().filter(|&&b| b == b'\n').count(), 0);
+        }
+
+        #[test]
+        fn no_text_leaves_a_control_in_a_line(text in "[\u{7e}-\u{a1}é\n]{0,10}", before in 500usize..520) {
+            let text = format!("{}{text}", "x".repeat(before));
+            let header = Header { cols: 1, rows: 1, title: Some(text.clone()), ..Header::default() };
+            let data = json!([text]).to_string();
+            let kinds = [EventKind::Marker(text.clone()), EventKind::Other { code: text.clone(), data }];
+            let mut out = Encoder::header(&header);
+            let mut encoder = Encoder::new(Format::V2);
+            kinds.iter().for_each(|kind| encoder.event(&mut out, Duration::ZERO, kind));
+            let out = String::from_utf8(out).unwrap();
+            prop_assert_eq!(out.chars().filter(|c| c.is_control()).count(), 3, "{}", out);
+            let mut reader = super::super::Reader::open(out.as_bytes()).unwrap();
+            prop_assert_eq!(reader.header().title.as_ref(), Some(&text));
+            for kind in kinds {
+                prop_assert_eq!(reader.next_event().unwrap().unwrap().event.kind, kind);
+            }
         }
     }
 }

@@ -21,7 +21,8 @@ use crate::output::text;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 CMD and everything it starts see the branch where the workspace is; everybody else sees the workspace. What CMD asks of a server that runs outside is done outside; \
-Codex's own in the background is not found from here. Without BRANCH a \
+Codex's own in the background is not found from here. Run by another user than root, it knows this user and group alone: root's files look like nobody's, so that ssh ends at a file that /etc/ssh/ssh_config includes \
+(GIT_SSH_COMMAND='ssh -F ~/.ssh/config' does without those), and su, sudo and chgrp to another group fail. Without BRANCH a \
 new one is made from the present state; it goes when CMD has ended, unless `ah agent fs rm` would refuse to take it then: files were changed in it that are not ignored, say. Ends as CMD ends; 128 + N if signal N ended it, 127 if there is no CMD, 126 if it \
 cannot be run. With --json, errors before CMD starts are JSON; afterwards stdout is CMD's.
 

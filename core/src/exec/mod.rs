@@ -4,8 +4,8 @@
 //! no child, so that terminal, process group, signals, descriptors and exit status are the caller's without any work, and
 //! everything that the command starts sees the same. Nobody else sees anything of it. The kernel's part is in `namespace.rs`.
 //!
-//! An ordinary user needs a user namespace for that, in which only this user is known: programs that change to another user
-//! (`sudo`) do not work there. Root needs none.
+//! An ordinary user needs a user namespace for that, in which only this user and its group are known: programs that change to another user
+//! (`sudo`) do not work there, nor those that want a file to be root's (`ssh`, of what the system's configuration includes). Root needs none.
 
 mod namespace;
 mod program;

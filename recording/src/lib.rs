@@ -16,6 +16,7 @@ pub mod cast;
 pub mod input;
 pub mod keys;
 pub mod osc133;
+mod outlet;
 pub mod play;
 pub mod run;
 mod sys;

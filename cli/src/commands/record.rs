@@ -35,7 +35,7 @@ use crate::interrupt;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 CMD runs as it would without this: keys, output, the terminal's size, signals, Ctrl-Z and the exit status go through unchanged \
-(128 + N if signal N ended it, 127 if there is no CMD, 126 if it cannot be run). Where what it writes cannot go on, as on a full disk, its writing fails from then on, and the status is never 0. What it shows is written to the session's folder as asciicast, \
+(128 + N if signal N ended it, 127 if there is no CMD, 126 if it cannot be run). Where what it writes cannot go on, as on a full disk, its writing fails from then on, and the status is never 0. Output that nobody takes, as on a frozen terminal, keeps `ah` no longer than 3 s once a signal to it has ended CMD, and not at all after one that comes later. What it shows is written to the session's folder as asciicast, \
 on disk within 250 ms. An agent that is known (claude, codex) gets its hooks for this run, so that its prompts and tools are moments; nothing is \
 installed for that. A recording ends before it fills the disk, or is larger than all may be together (prune.recordings); CMD goes on. Standard input that is no terminal is CMD's own. Where there is a terminal but standard output leads elsewhere (a pipe, a file), CMD keeps the terminal: what it writes to standard output and error is recorded (both are pipes for it, so that it may show neither colours nor progress), what is typed or asked for there is not, and there are no keys for moments. CMD finds AH_SESSION and AH_RECORDING in its environment.
 
@@ -147,7 +147,11 @@ pub(crate) fn run(app: &App, args: &RecordArgs) -> Outcome {
     begun.ran = ended.is_ok();
     drop(tape);
     let summary = running.finish(ended.as_ref().ok().map(|ended| i32::from(ended.status)))?;
-    let Ended { status, unwritten } = ended.map_err(|error| not_run(&args.command, error))?;
+    let Ended { status, unwritten, given_up } = ended.map_err(|error| not_run(&args.command, error))?;
+    if given_up {
+        // A terminal that takes nothing takes no words either.
+        return Ok(Exit::Code(status.max(1)));
+    }
     if let Some(why) = &summary.stopped {
         let message = format!(
             "the recording ends before the command, without its last {}: {why}",

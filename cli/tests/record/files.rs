@@ -306,6 +306,34 @@ fn a_signal_ends_it_and_leaves_the_terminal_as_it_was() {
 }
 
 #[test]
+fn keys_and_signals_are_heard_while_the_terminal_takes_nothing() {
+    let world = World::new();
+    let long = format!("\\u001b[?1049h{}", "x".repeat(2_000_000));
+    let cast = format!("{{\"version\":2,\"width\":40,\"height\":10}}\n[0, \"o\", \"{long}\"]\n[9, \"o\", \"later\"]\n");
+    world.write("long.cast", cast);
+    for (key, status) in [(None, 143), (Some("q"), 0), (Some("\x1b[C\x1b[C"), 0)] {
+        let mut terminal = Terminal::run(&world.command(["agent", "replay", "long.cast"]), 60, 20);
+        let modes = terminal.before.clone();
+        terminal.wait_for("xxxx", 1);
+        terminal.freeze(true);
+        let player = terminal.process(&[support::ah().as_os_str(), "agent".as_ref()]);
+        terminal.wait_until_full(player);
+        match key {
+            None => kill(Pid::from_raw(player), Signal::SIGTERM).unwrap(),
+            Some(key) => terminal.type_in(key),
+        }
+        wait(|| terminal.child.try_wait().unwrap().is_some(), || format!("the end after {key:?}"));
+        terminal.freeze(false);
+        assert_eq!(terminal.end(), status);
+        assert_eq!(terminal.modes().local_modes, modes.local_modes);
+        // What was not shown is left out, and the other screen is left.
+        let text = terminal.text();
+        assert!(text.len() < 1_000_000 && text.contains("x\x1b[?1049l"), "{} bytes", text.len());
+        assert_eq!(text.contains("later"), status == 0 && key != Some("q"));
+    }
+}
+
+#[test]
 fn it_takes_as_long_as_it_says() {
     // A day passes before the second line.
     let world = recording([(0.0, 1), (86400.0, 2)].into_iter());

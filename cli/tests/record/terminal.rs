@@ -1,11 +1,12 @@
 //! A terminal for a test: a pty with a program on it that has it as its controlling terminal.
 
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,7 @@ pub(crate) struct Terminal {
     pub(crate) before: Termios,
     pub(crate) child: Child,
     shown: Arc<Mutex<Vec<u8>>>,
+    frozen: Arc<AtomicBool>,
 }
 
 impl Terminal {
@@ -43,13 +45,18 @@ impl Terminal {
         let child = setsid.stdin(copy()).stdout(copy()).stderr(copy()).spawn().unwrap();
         let shown = Arc::new(Mutex::new(Vec::new()));
         let (mut from, into) = (this(ours.try_clone().unwrap()), Arc::clone(&shown));
+        let frozen = Arc::new(AtomicBool::new(false));
+        let waits = Arc::clone(&frozen);
         std::thread::spawn(move || {
             let mut buffer = [0; 65536];
             while let Ok(count) = from.read(&mut buffer) {
                 into.lock().unwrap().extend_from_slice(&buffer[..count]);
+                while waits.load(Ordering::Acquire) {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
             }
         });
-        Self { ours: this(ours), theirs, before, child, shown }
+        Self { ours: this(ours), theirs, before, child, shown, frozen }
     }
 
     pub(crate) fn resize(&self, cols: u16, rows: u16) {
@@ -75,6 +82,23 @@ impl Terminal {
     /// Waits until `text` was shown so many times.
     pub(crate) fn wait_for(&self, text: &str, times: usize) {
         wait(|| self.text().matches(text).count() >= times, || format!("{text:?} in {:?}", self.text()));
+    }
+
+    /// Reads no more of what is shown, or does so again; once it is frozen something may be read one more time.
+    pub(crate) fn freeze(&self, frozen: bool) {
+        self.frozen.store(frozen, Ordering::Release);
+    }
+
+    /// Waits until this process can write no more.
+    pub(crate) fn wait_until_full(&self, process: i32) {
+        let written = || fs::read_to_string(format!("/proc/{process}/io")).unwrap();
+        let mut before = String::new();
+        let stands = || {
+            let last = std::mem::replace(&mut before, written());
+            std::thread::sleep(Duration::from_millis(300));
+            last == before
+        };
+        wait(stands, || "a full terminal".into());
     }
 
     /// Waits for the end; the exit status as a shell has it.
@@ -115,6 +139,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
+        self.freeze(false);
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -37,6 +37,8 @@ pub(super) struct Filter {
     held: String,
     /// The mode that showed the other screen, if that is shown.
     other_screen: Option<String>,
+    /// The mode that showed it last, whether it still is.
+    last_other: Option<String>,
 }
 
 impl Filter {
@@ -59,6 +61,25 @@ impl Filter {
     /// Forgets a sequence that is not whole.
     pub(super) fn cut(&mut self) {
         self.state = State::Ground;
+    }
+
+    /// The mode that shows the other screen, if that is shown.
+    pub(super) fn other_screen(&self) -> Option<String> {
+        self.other_screen.clone()
+    }
+
+    /// Only this of what drew came to the terminal, which was in that mode `before`.
+    pub(super) fn cut_short(&mut self, before: Option<String>, came: &str) {
+        let mut seen = Self { other_screen: before, ..Self::default() };
+        seen.push(came);
+        self.other_screen = seen.other_screen;
+        self.cut();
+    }
+
+    /// Nobody knows what has come to the terminal: if the other screen was ever shown, it may be.
+    pub(super) fn lose(&mut self) {
+        self.other_screen = self.other_screen.take().or_else(|| self.last_other.clone());
+        self.cut();
     }
 
     /// What shows the main screen again, if another one is shown.
@@ -186,6 +207,7 @@ impl Filter {
         let drawing: Vec<&str> = numbers.split(';').filter(|mode| MODES.contains(mode)).collect();
         if let Some(mode) = drawing.iter().find(|mode| SCREENS.contains(mode)) {
             self.other_screen = (character == 'h').then(|| (*mode).to_owned());
+            self.last_other = self.other_screen.clone().or(self.last_other.take());
         }
         if !drawing.is_empty() {
             out.push_str(&format!("\x1b[?{}{character}", drawing.join(";")));
@@ -223,6 +245,25 @@ mod tests {
         ] {
             assert_eq!(filtered(text), text);
         }
+    }
+
+    #[test]
+    fn the_other_screen_is_left_if_it_came_to_it() {
+        const TEXT: &str = "a\x1b[?1049hb\x1b[?1049lc";
+        let mut filter = Filter::default();
+        for (before, came, leaves) in
+            [(None, "a", ""), (None, "a\x1b[?1049hb", "\x1b[?1049l"), (None, TEXT, ""), (Some("47"), "a", "\x1b[?47l")]
+        {
+            filter.push(TEXT);
+            filter.cut_short(before.map(str::to_owned), came);
+            assert_eq!(filter.main_screen(), leaves, "{came:?}");
+        }
+        filter.lose();
+        assert_eq!(filter.main_screen(), "\x1b[?1049l");
+        let mut other = Filter::default();
+        other.push("abc");
+        other.lose();
+        assert_eq!(other.main_screen(), "");
     }
 
     #[test]

@@ -18,7 +18,8 @@ use ah_plugin_api::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{QueueSelector, tcflush};
 
-use crate::cast::EventKind;
+use crate::cast::{EventKind, Placed};
+use crate::outlet::Outlet;
 use crate::run::{Raw, Signals};
 use filter::Filter;
 use keys::{Key, Typed};
@@ -73,10 +74,19 @@ pub struct Played {
     pub torn: bool,
 }
 
-/// What a player waits for.
-enum Wake {
-    /// The next event is due.
+/// What a player waits for, beside keys and signals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Until {
+    /// The time of the next event.
     Due,
+    /// That the terminal takes more.
+    Room,
+}
+
+/// What came.
+enum Wake {
+    /// What was waited for.
+    Ready,
     /// A key that goes somewhere else.
     Key(Key),
     /// Somebody ends it; by that signal, if it was one.
@@ -112,13 +122,13 @@ pub fn play(
         }
         let mut fds: Vec<PollFd<'_>> = ended.iter().map(|signals| PollFd::new(&**signals, PollFlags::IN)).collect();
         fds.extend(asked.iter().filter(|_| began.elapsed() > PATIENCE).map(|keys| PollFd::new(keys, PollFlags::IN)));
-        !fds.is_empty() && poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+        !fds.is_empty() && poll(&mut fds, Some(&NOW)).is_ok_and(|ready| ready > 0)
     });
     let wished = screens.header().idle_limit.and_then(|limit| Duration::try_from_secs_f64(limit).ok());
     let mut player = Player {
         screens,
         filter: Filter::default(),
-        out,
+        out: Outlet::new(out),
         keys: keys.as_ref(),
         typed,
         signals,
@@ -128,13 +138,9 @@ pub fn play(
         paused: false,
         timed,
     };
+    let played = player.run(options.from);
     if timed {
-        write(out, TITLE_KEPT)?;
-    }
-    let played = player.begin(options.from).and_then(|()| player.run());
-    if timed {
-        let leave = format!("{}{LEAVE}", player.filter.main_screen());
-        let _ = write(out, leave.as_bytes());
+        player.leave(!matches!(played, Ok(Over::AtItsEnd)));
         // Nothing is asked of the terminal; what was typed ahead for the player is not for the shell.
         if let Some(keys) = &keys {
             let _ = tcflush(keys, QueueSelector::IFlush);
@@ -142,24 +148,38 @@ pub fn play(
     }
     drop(raw);
     let (faults, torn) = player.screens.unread();
-    Ok(Played { signal: played?, faults, torn })
+    let signal = match played? {
+        Over::AtItsEnd => None,
+        Over::Ended(signal) => signal,
+    };
+    Ok(Played { signal, faults, torn })
 }
 
 /// So long a jump takes that nobody cuts short who presses the next key already.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// No time at all.
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
 /// The window's title, put aside.
-const TITLE_KEPT: &[u8] = b"\x1b[22;0t";
+const TITLE_KEPT: &str = "\x1b[22;0t";
 
 /// All that [`Filter`] lets through, as usual again, in the line below: no synchronized output, soft reset, and for terminals that know none of that:
 /// replacing, wrapping, the whole screen without origin or margins (the cursor stays where it is), no reverse video, the cursor shown and of
 /// the usual shape, the usual characters and colours, no link; and the window's title.
 const LEAVE: &str = "\x1b[?2026l\x1b[!p\x1b[4l\x1b[20l\x1b[?7h\x1b[?45l\x1b7\x1b[?6l\x1b[?69l\x1b[r\x1b8\x1b[?5l\x1b[?12l\x1b[?25h\x1b[0 q\x1b(B\x1b)B\x0f\x1b[0m\x1b]8;;\x1b\\\x1b[23;0t\r\n";
 
+/// How it ended.
+enum Over {
+    AtItsEnd,
+    /// Somebody did that; by that signal, if it was one.
+    Ended(Option<i32>),
+}
+
 struct Player<'a> {
     screens: Screens<'a>,
     filter: Filter,
-    out: BorrowedFd<'a>,
+    out: Outlet<'a>,
     keys: Option<&'a OwnedFd>,
     typed: Rc<RefCell<Typed>>,
     signals: Option<Rc<Signals>>,
@@ -172,39 +192,105 @@ struct Player<'a> {
 }
 
 impl Player<'_> {
-    fn begin(&mut self, from: Option<Point>) -> Result<()> {
-        let Some(from) = from else { return Ok(()) };
-        self.screens.go_to(from)?;
-        self.paint()
-    }
-
-    fn run(&mut self) -> Result<Option<i32>> {
+    /// Plays it, from a point or its beginning.
+    fn run(&mut self, from: Option<Point>) -> Result<Over> {
+        let mut wake = if self.timed { self.show(TITLE_KEPT, None)? } else { Wake::Ready };
+        if let (Wake::Ready, Some(from)) = (&wake, from) {
+            self.screens.go_to(from)?;
+            wake = self.paint()?;
+        }
         loop {
-            let Some(next) = self.screens.next()? else { return Ok(None) };
-            if self.timed {
-                let pause = next.event.time.saturating_sub(self.screens.time()).min(self.limit);
-                // What took longer than it should is not made up for in one go.
-                self.due = (self.due + scaled(pause, self.speed)).max(Instant::now());
-                match self.wait() {
-                    Wake::Due => {}
-                    Wake::Over(signal) => return Ok(signal),
-                    Wake::Key(key) => {
-                        self.screens.put_back(next);
-                        self.jump(key)?;
-                        continue;
-                    }
-                }
-            }
-            if let EventKind::Output(text) = &next.event.kind {
-                write(self.out, self.filter.push(text).as_bytes())?;
-            }
-            self.screens.shown(next);
+            wake = match wake {
+                Wake::Over(signal) => return Ok(Over::Ended(signal)),
+                Wake::Key(key) => self.jump(key)?,
+                Wake::Ready => match self.screens.next()? {
+                    Some(next) => self.event(next)?,
+                    None => return Ok(Over::AtItsEnd),
+                },
+            };
         }
     }
 
-    /// Waits until the next event is due, or for what comes before.
-    fn wait(&mut self) -> Wake {
+    /// Shows an event, when it is due.
+    fn event(&mut self, next: Placed) -> Result<Wake> {
+        if self.timed {
+            let pause = next.event.time.saturating_sub(self.screens.time()).min(self.limit);
+            // What took longer than it should is not made up for in one go.
+            self.due = (self.due + scaled(pause, self.speed)).max(Instant::now());
+            let wake = self.wait(Until::Due);
+            if !matches!(wake, Wake::Ready) {
+                self.screens.put_back(next);
+                return Ok(wake);
+            }
+        }
+        let mut wake = Wake::Ready;
+        if let EventKind::Output(text) = &next.event.kind {
+            let before = self.filter.other_screen();
+            let text = self.filter.push(text);
+            wake = self.show(&text, before)?;
+        }
+        if !matches!(wake, Wake::Over(_)) {
+            self.screens.shown(next);
+        }
+        Ok(wake)
+    }
+
+    /// Writes it as fast as it is taken, with the mode of the other screen that was shown `before`. What comes before that is done leaves the rest out.
+    fn show(&mut self, text: &str, before: Option<String>) -> Result<Wake> {
+        let mut bytes = text.as_bytes();
+        while !bytes.is_empty() {
+            let wake = self.wait(Until::Room);
+            if !matches!(wake, Wake::Ready) {
+                let came = String::from_utf8_lossy(&text.as_bytes()[..text.len() - bytes.len()]);
+                self.filter.cut_short(before, &came);
+                if !self.has_room(Some(&NOW)) {
+                    self.drop_rest();
+                }
+                return Ok(wake);
+            }
+            let written =
+                self.out.write(bytes).map_err(|e| Error::from_io("the recording cannot be shown", &e.into()))?;
+            bytes = &bytes[written..];
+        }
+        Ok(Wake::Ready)
+    }
+
+    /// Has the terminal not shown what it has not taken yet.
+    fn drop_rest(&mut self) {
+        let _ = tcflush(&self.out, QueueSelector::OFlush);
+        self.filter.lose();
+    }
+
+    /// Leaves the terminal as it was. If it was `ended` before its end, what the terminal has not taken yet is not waited for.
+    fn leave(&mut self, ended: bool) {
+        if !self.has_room(Some(&NOW).filter(|_| ended)) {
+            self.drop_rest();
+        }
+        let text = format!("{}{LEAVE}", self.filter.main_screen());
+        let mut bytes = text.as_bytes();
+        while !bytes.is_empty()
+            && self.has_room(Some(&NOW))
+            && let Ok(written) = self.out.write(bytes)
+        {
+            bytes = &bytes[written..];
+        }
+    }
+
+    /// Whether the terminal takes more; until it does, that or a signal is waited for.
+    fn has_room(&self, patience: Option<&Timespec>) -> bool {
+        let mut fds = vec![self.out.room()];
+        fds.extend(self.signals.iter().map(|signals| PollFd::new(&**signals, PollFlags::IN)));
+        let _ = poll(&mut fds, patience);
+        !fds[0].revents().is_empty()
+    }
+
+    /// Waits for that, or for what comes before.
+    fn wait(&mut self, until: Until) -> Wake {
         loop {
+            // A terminal that takes all at once is shown all that was begun.
+            if until == Until::Room && self.has_room(Some(&NOW)) {
+                return Wake::Ready;
+            }
             if let Some(signal) = self.signals.as_ref().and_then(|signals| signals.take().first().copied()) {
                 return Wake::Over(Some(signal));
             }
@@ -219,15 +305,17 @@ impl Player<'_> {
                 Some(Key::Quit) => return Wake::Over(None),
                 Some(key) => return Wake::Key(key),
             }
-            let left = self.due.saturating_duration_since(Instant::now());
-            let due = left.is_zero() && !self.paused;
-            let patience = if self.paused { None } else { Timespec::try_from(left).ok() };
+            let left = match until {
+                Until::Due if !self.paused => Some(self.due.saturating_duration_since(Instant::now())),
+                Until::Due | Until::Room => None,
+            };
             let mut fds: Vec<PollFd<'_>> = self.keys.iter().map(|keys| PollFd::new(*keys, PollFlags::IN)).collect();
             fds.extend(self.signals.as_ref().map(|signals| PollFd::new(&**signals, PollFlags::IN)));
-            let _ = poll(&mut fds, patience.as_ref());
+            fds.extend((until == Until::Room).then(|| self.out.room()));
+            let _ = poll(&mut fds, left.and_then(|left| Timespec::try_from(left).ok()).as_ref());
             let Some(keys) = self.keys.filter(|_| !fds[0].revents().is_empty()) else {
-                if due {
-                    return Wake::Due;
+                if left.is_some_and(|left| left.is_zero()) {
+                    return Wake::Ready;
                 }
                 continue;
             };
@@ -240,20 +328,21 @@ impl Player<'_> {
         }
     }
 
-    fn jump(&mut self, key: Key) -> Result<()> {
+    fn jump(&mut self, key: Key) -> Result<Wake> {
         let now = self.screens.time();
         match key {
             Key::Forward => self.screens.go_to(Point::Time(now + JUMP))?,
             Key::Back => self.screens.go_to(Point::Time(now.saturating_sub(JUMP)))?,
             Key::NextMarker => self.screens.go_to_next_marker()?,
             Key::LastMarker => self.screens.go_to_last_marker()?,
-            Key::Pause | Key::Quit => return Ok(()),
+            Key::Pause | Key::Quit => return Ok(Wake::Ready),
         }
         self.paint()
     }
 
-    fn paint(&mut self) -> Result<()> {
+    fn paint(&mut self) -> Result<Wake> {
         self.due = Instant::now();
+        let before = self.filter.other_screen();
         let mut text = String::new();
         if self.timed {
             // From a known state: the main screen, no scrolling region, nothing shown.
@@ -266,7 +355,7 @@ impl Player<'_> {
             true => text.push_str(&self.filter.push(&self.screens.paint())),
             false => text.push_str(&self.screens.text()),
         }
-        write(self.out, text.as_bytes())
+        self.show(&text, before)
     }
 }
 
@@ -274,20 +363,6 @@ fn scaled(pause: Duration, speed: f64) -> Duration {
     // A year is as good as for ever, and can be added to the present.
     const LONG: f64 = 31e6;
     Duration::from_secs_f64((pause.as_secs_f64() / speed).min(LONG))
-}
-
-fn write(out: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<()> {
-    while !bytes.is_empty() {
-        match rustix::io::write(out, bytes) {
-            Ok(count) => bytes = &bytes[count..],
-            Err(rustix::io::Errno::INTR) => {}
-            Err(rustix::io::Errno::AGAIN) => {
-                let _ = poll(&mut [PollFd::new(&out, PollFlags::OUT)], None);
-            }
-            Err(error) => return Err(Error::from_io("the recording cannot be shown", &error.into())),
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -9,12 +9,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 
 use ah_plugin_api::Error;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGWINCH};
 
-use super::pump::{Stream, carry, leave_input, output_pipe, tell};
+use super::pump::{Ending, Stream, carry, leave_input, output_pipe};
 use super::signals::Signals;
 use super::{Ended, Run, RunError, Terminal, Unwritten};
 use crate::tape::{Source, Tape};
@@ -27,30 +27,30 @@ pub(super) fn run(run: &Run, terminal: &Terminal, tape: &Tape) -> Result<Ended, 
         )
     };
     let signals = Signals::of_neighbour().map_err(place)?;
-    let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| place(e.into()))?;
     let (output, its_output) = output_pipe().map_err(place)?;
     let (errors, its_errors) = match terminal.errors_with_output {
         true => (None, its_output.try_clone().map_err(place)?),
         false => output_pipe().map(|(read, write)| (Some(read), write)).map_err(place)?,
     };
+    let ending = Ending::of(1 + usize::from(errors.is_some())).map_err(place)?;
     let child = start(run, its_output, its_errors)?;
     if terminal.input.is_none() {
         leave_input().map_err(place)?;
     }
     let unwritten = Unwritten::default();
     let status = std::thread::scope(|scope| {
-        let (stop, unwritten) = (&stop, &unwritten);
+        let (ending, unwritten) = (&ending, &unwritten);
         // Closed as soon as nobody reads, or it can be written no more: then the command sees that, too.
         let pump = |from: OwnedFd, to, source| {
             let unseen = move |error| !unwritten.note(source, to, error) && error != Errno::PIPE;
-            scope.spawn(move || carry(Stream { from, to, source, stop }, tape, &unseen));
+            scope.spawn(move || carry(Stream { from, to, source, ending }, tape, &unseen));
         };
         pump(output, rustix::stdio::stdout(), Source::Terminal);
         if let Some(errors) = errors {
             pump(errors, rustix::stdio::stderr(), Source::Errors);
         }
-        let status = until_the_end(&signals, Pid::from_child(&child), terminal, tape);
-        tell(stop);
+        let (status, killed) = until_the_end(&signals, Pid::from_child(&child), terminal, tape);
+        ending.finish(&signals, killed);
         status
     });
     Ok(unwritten.ended(status))
@@ -70,17 +70,22 @@ fn start(run: &Run, its_output: OwnedFd, its_errors: OwnedFd) -> Result<Child, R
         .map_err(|error| RunError::Command(Error::from_io(format!("cannot run {}", program.to_string_lossy()), &error)))
 }
 
-fn until_the_end(signals: &Signals, command: Pid, terminal: &Terminal, tape: &Tape) -> u8 {
+/// How the command ended, and whether a signal did that which came here, too.
+fn until_the_end(signals: &Signals, command: Pid, terminal: &Terminal, tape: &Tape) -> (u8, bool) {
+    let mut passed_on = None;
     let mut size = terminal.size();
     loop {
         let _ = poll(&mut [PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)], None);
-        for signal in signals.take() {
+        let came = signals.take();
+        for &signal in &came {
             match signal {
                 SIGCHLD => {
                     let Ok(Some((_, status))) = waitpid(Some(command), WaitOptions::NOHANG) else { continue };
-                    let code = status.exit_status().or_else(|| Some(128 + status.terminating_signal()?));
-                    if let Some(code) = code {
-                        return u8::try_from(code).unwrap_or(1);
+                    let by = status.terminating_signal();
+                    if let Some(code) = status.exit_status().or_else(|| Some(128 + by?)) {
+                        // One that is sent to all of a job comes together with the end that it makes.
+                        let killed = by.is_some_and(|by| passed_on == Some(by) || came.contains(&by));
+                        return (u8::try_from(code).unwrap_or(1), killed);
                     }
                 }
                 SIGWINCH => {
@@ -91,6 +96,7 @@ fn until_the_end(signals: &Signals, command: Pid, terminal: &Terminal, tape: &Ta
                 }
                 SIGCONT => {}
                 signal => {
+                    passed_on = Some(signal);
                     if let Some(signal) = Signal::from_named_raw(signal) {
                         let _ = kill_process(command, signal);
                     }

@@ -26,6 +26,7 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ah_plugin_api::Error;
 use rustix::io::Errno;
@@ -58,24 +59,31 @@ pub struct Ended {
     pub status: u8,
     /// Where not all that it wrote could go, and why; none where nobody read it any more, which the command is told as it would be without this.
     pub unwritten: Option<(Source, std::io::Error)>,
+    /// Whether that is because somebody who sent a signal wanted it to be over, and nobody read: what this process has to say may be read by nobody, too.
+    pub given_up: bool,
 }
 
 /// What first kept output from going where it leads to.
 #[derive(Debug, Default)]
-struct Unwritten(OnceLock<(Source, Errno)>);
+struct Unwritten {
+    first: OnceLock<(Source, Errno)>,
+    given_up: AtomicBool,
+}
 
 impl Unwritten {
     /// Takes note of it; false if somebody who read there is gone, and that is all.
     fn note(&self, source: Source, to: BorrowedFd<'_>, error: Errno) -> bool {
         let gone = error == Errno::PIPE || error == Errno::IO && to.is_terminal();
         if !gone {
-            let _ = self.0.set((source, error));
+            let _ = self.first.set((source, error));
         }
+        self.given_up.fetch_or(error == Errno::CANCELED, Ordering::AcqRel);
         !gone
     }
 
     fn ended(self, status: u8) -> Ended {
-        Ended { status, unwritten: self.0.into_inner().map(|(source, error)| (source, error.into())) }
+        let unwritten = self.first.into_inner().map(|(source, error)| (source, error.into()));
+        Ended { status, unwritten, given_up: self.given_up.into_inner() }
     }
 }
 

@@ -2,17 +2,76 @@
 
 use std::borrow::Borrow;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::OFlags;
 use rustix::io::{Errno, read, write};
 use rustix::pipe::PipeFlags;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
+use super::signals::Signals;
+use crate::outlet::Outlet;
 use crate::tape::{Source, Tape};
 
 /// So much is still recorded of what nobody can be shown any more: the most that a pipe holds.
 const REST: usize = 1 << 20;
+
+/// So long what a command wrote last is waited for that somebody ended with a signal.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// What those who carry a command's output are told when it has ended.
+#[derive(Debug)]
+pub(super) struct Ending {
+    /// Readable once no more than what is there is to be carried.
+    stop: OwnedFd,
+    /// Readable once nobody is waited for any more who does not read it.
+    give_up: OwnedFd,
+    /// Readable once all of it is carried.
+    over: OwnedFd,
+    /// So many still carry.
+    carrying: AtomicUsize,
+}
+
+impl Ending {
+    /// For so many streams.
+    pub(super) fn of(streams: usize) -> io::Result<Self> {
+        let event = || eventfd(0, EventfdFlags::CLOEXEC);
+        Ok(Self { stop: event()?, give_up: event()?, over: event()?, carrying: AtomicUsize::new(streams) })
+    }
+
+    /// Has all carried that is there, and waits for that. Not without end where nobody reads it, a terminal that is frozen for instance: if a signal has `killed` the command,
+    /// whoever sent that wants it to be over, and so does who sends one now.
+    pub(super) fn finish(&self, signals: &Signals, killed: bool) {
+        tell(&self.stop);
+        let last = killed.then(|| Instant::now() + PATIENCE);
+        loop {
+            let left = last.map(|last| last.saturating_duration_since(Instant::now()));
+            let mut fds = [PollFd::new(&self.over, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
+            let _ = poll(&mut fds, left.and_then(|left| Timespec::try_from(left).ok()).as_ref());
+            if !fds[0].revents().is_empty() {
+                return;
+            }
+            let asked = signals.take().iter().any(|signal| [SIGHUP, SIGINT, SIGQUIT, SIGTERM].contains(signal));
+            if asked || left.is_some_and(|left| left.is_zero()) {
+                return tell(&self.give_up);
+            }
+        }
+    }
+}
+
+/// Tells that one carries no more, when it is dropped.
+struct Carrying<'a>(&'a Ending);
+
+impl Drop for Carrying<'_> {
+    fn drop(&mut self) {
+        if self.0.carrying.fetch_sub(1, Ordering::AcqRel) == 1 {
+            tell(&self.0.over);
+        }
+    }
+}
 
 /// Something that is carried: never blocks where it comes from.
 pub(super) struct Stream<'a, From> {
@@ -22,15 +81,16 @@ pub(super) struct Stream<'a, From> {
     pub(super) to: BorrowedFd<'a>,
     /// What the tape calls it.
     pub(super) source: Source,
-    /// Ready to be read once no more than what is there is to be carried.
-    pub(super) stop: &'a OwnedFd,
+    /// How it ends.
+    pub(super) ending: &'a Ending,
 }
 
 /// Carries until nobody can write there any more, or until it is to stop and nothing is left. Calls `unseen` once if what is shown goes nowhere
-/// any more, with the reason: whether it is recorded all the same. If not, what was written by then still is, and where it comes from is let go.
+/// any more, with the reason (`CANCELED`: it was given up): whether it is recorded all the same. If not, what was written by then still is, and where it comes from is let go.
 pub(super) fn carry<From: Borrow<OwnedFd>>(stream: Stream<'_, From>, tape: &Tape, unseen: &dyn Fn(Errno) -> bool) {
-    let Stream { from, to, source, stop } = stream;
-    let from = from.borrow();
+    let Stream { from, to, source, ending } = stream;
+    let _carrying = Carrying(ending);
+    let (from, to) = (from.borrow(), Outlet::new(to));
     let mut buffer = vec![0; 64 << 10];
     let (mut stopping, mut seen) = (false, true);
     loop {
@@ -39,7 +99,7 @@ pub(super) fn carry<From: Borrow<OwnedFd>>(stream: Stream<'_, From>, tape: &Tape
             Ok(0) | Err(Errno::IO) => return,
             Ok(count) => {
                 let shown = &buffer[..count];
-                if seen && let Err(error) = write_all(to, shown) {
+                if seen && let Err(error) = write_all(&to, shown, &ending.give_up) {
                     seen = false;
                     if !unseen(error) {
                         tape.output(source, shown);
@@ -49,7 +109,7 @@ pub(super) fn carry<From: Borrow<OwnedFd>>(stream: Stream<'_, From>, tape: &Tape
                 tape.output(source, shown);
             }
             Err(Errno::AGAIN) if stopping => return,
-            Err(Errno::AGAIN) => stopping = wait(from, stop),
+            Err(Errno::AGAIN) => stopping = wait(from, &ending.stop),
             Err(Errno::INTR) => {}
             Err(_) => return,
         }
@@ -93,18 +153,17 @@ fn wait(from: &OwnedFd, stop: &OwnedFd) -> bool {
     !fds[1].revents().is_empty()
 }
 
-/// Writes all of it. A descriptor that somebody else made non-blocking is waited for.
-fn write_all(to: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
+/// Writes all of it, as it is taken; `CANCELED` once that is given up.
+fn write_all(to: &Outlet<'_>, mut bytes: &[u8], give_up: &OwnedFd) -> Result<(), Errno> {
     while !bytes.is_empty() {
-        match write(to, bytes) {
-            Ok(0) => return Err(Errno::IO),
-            Ok(count) => bytes = &bytes[count..],
-            Err(Errno::AGAIN) => {
-                let mut fds = [PollFd::from_borrowed_fd(to.as_fd(), PollFlags::OUT)];
-                let _ = poll(&mut fds, None);
-            }
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error),
+        let mut fds = [to.room(), PollFd::new(give_up, PollFlags::IN)];
+        let _ = poll(&mut fds, None);
+        let [room, given_up] = fds.map(|fd| !fd.revents().is_empty());
+        if given_up {
+            return Err(Errno::CANCELED);
+        }
+        if room {
+            bytes = &bytes[to.write(bytes)?..];
         }
     }
     Ok(())

@@ -16,7 +16,7 @@ use rustix::termios::Termios;
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGWINCH};
 
 use super::pty::{self, Pty};
-use super::pump::{Stream, carry, leave_input, output_pipe, tell};
+use super::pump::{Ending, Stream, carry, leave_input, output_pipe, tell};
 use super::signals::Signals;
 use super::terminal::Raw;
 use super::{Ended, Run, RunError, Terminal, Unwritten};
@@ -46,10 +46,8 @@ pub(super) fn run(run: &Run, terminal: &Terminal, tape: &Tape, moment: &dyn Fn()
     let Pty { ours, theirs, usual } = pty;
     let ours = Arc::new(ours);
     let (report, child) = start(run, terminal, theirs, its_errors)?;
-    let (stop, unread) = (
-        eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| place(e.into()))?,
-        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| place(e.into()))?,
-    );
+    let ending = Ending::of(1 + usize::from(errors.is_some())).map_err(place)?;
+    let unread = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| place(e.into()))?;
     let unwritable = AtomicBool::new(false);
     let mut relay = Relay {
         terminal,
@@ -63,6 +61,7 @@ pub(super) fn run(run: &Run, terminal: &Terminal, tape: &Tape, moment: &dyn Fn()
         input: run.input,
         keys: Keys::default(),
         typed: Vec::new(),
+        passed_on: None,
         reading: terminal.input.is_some(),
         size: terminal.size(),
         unread: &unread,
@@ -74,7 +73,7 @@ pub(super) fn run(run: &Run, terminal: &Terminal, tape: &Tape, moment: &dyn Fn()
     let status = std::thread::scope(|scope| {
         let (unread, unwritable, unwritten) = (&unread, &unwritable, &unwritten);
         let (stdout, stderr) = (rustix::stdio::stdout(), rustix::stdio::stderr());
-        let shown = Stream { from: ours, to: stdout, source: Source::Terminal, stop: &stop };
+        let shown = Stream { from: ours, to: stdout, source: Source::Terminal, ending: &ending };
         let unseen = move |error| {
             let lost = unwritten.note(Source::Terminal, stdout, error);
             unwritable.store(lost, Ordering::Release);
@@ -85,11 +84,11 @@ pub(super) fn run(run: &Run, terminal: &Terminal, tape: &Tape, moment: &dyn Fn()
         };
         scope.spawn(move || carry(shown, tape, &unseen));
         if let Some(errors) = errors {
-            let said = Stream { from: errors, to: stderr, source: Source::Errors, stop: &stop };
+            let said = Stream { from: errors, to: stderr, source: Source::Errors, ending: &ending };
             scope.spawn(move || carry(said, tape, &|error| !unwritten.note(Source::Errors, stderr, error)));
         }
         let status = relay.until_the_end();
-        tell(&stop);
+        ending.finish(&relay.signals, relay.passed_on.is_some_and(|signal| 128 + signal == i32::from(status)));
         status
     });
     Ok(unwritten.ended(status))
@@ -185,6 +184,8 @@ struct Relay<'a> {
     keys: Keys,
     /// What goes to the command as soon as it reads.
     typed: Vec<u8>,
+    /// The last signal that was passed on to the command.
+    passed_on: Option<i32>,
     /// Whether keys still come.
     reading: bool,
     size: (u16, u16),
@@ -323,6 +324,7 @@ impl Relay<'_> {
                 SIGWINCH => self.resize(),
                 SIGCONT => self.come_back(),
                 signal => {
+                    self.passed_on = Some(signal);
                     if let Some(signal) = Signal::from_named_raw(signal) {
                         let _ = kill_process(self.monitor, signal);
                     }

@@ -17,9 +17,15 @@ mkdir -p /mnt/git /mnt/btrfs /mnt/top
 for disk in $(printf '%s\n' "$@" | cut -d: -f1 | sort -u); do
     device=/dev/ah/$disk
     case $disk-$when in
-        git-first) mkfs.ext4 -q "$device" && mount "$device" /mnt/git ;;
+        git-first)
+            mkfs.ext4 -q "$device"
+            mount "$device" /mnt/git
+            ;;
         git-again) mount "$device" /mnt/git ;;
-        btrfs-first) mkfs.btrfs -q "$device" >/dev/null && mount "$device" /mnt/top ;;
+        btrfs-first)
+            mkfs.btrfs -q "$device" >/dev/null
+            mount "$device" /mnt/top
+            ;;
         btrfs-again) mount "$device" /mnt/top ;;
         # The default of 5 s between two groups of transactions leaves a cut much to lose.
         zfs-first) zpool create -f -o cachefile=none -o ashift=12 -O mountpoint=/mnt/zfs tank "$device" ;;

@@ -56,7 +56,10 @@ project() {
         git) as "$user" mkdir "$workspace" ;;
         btrfs) as "$user" btrfs -q subvolume create "$workspace" ;;
         # An ordinary user cannot mount it.
-        zfs) zfs create "tank/$user/project" && chown "$user" "$workspace" ;;
+        zfs)
+            zfs create "tank/$user/project"
+            chown "$user" "$workspace"
+            ;;
     esac
 }
 

@@ -27,6 +27,6 @@ if helper; then
     everyday btrfs other btrfs_ahd inside
     everyday zfs other zfs_ahd inside
 else
-    echo "-- skipped, as ahd is not built: ordinary users served by it"
+    failed+=("ordinary users served by ahd, which is not built")
 fi
 [ ${#failed[@]} = 0 ] || { printf 'FAILED: %s\n' "${failed[@]}"; exit 1; }

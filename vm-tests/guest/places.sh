@@ -73,7 +73,7 @@ as() {
         env -i PATH="$PATH" HOME="$home" LANG=C.UTF-8 USER="$user" "$@"
 }
 
-# The privileged helper, if it is built; it lets other have root's subvolume or dataset captured, unless $ahd_config says else.
+# The privileged helper; 1 if it is not built. It lets other have root's subvolume or dataset captured, unless $ahd_config says else.
 helper() {
     [ -x /ah/bin/ahd ] || return 1
     modprobe -a btrfs zfs

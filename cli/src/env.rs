@@ -2,11 +2,16 @@
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use ah_plugin_api::{Error, Result};
 
 /// What of the environment matters.
 #[derive(Debug, Clone)]
 pub(crate) struct Env {
+    /// Where whoever called this program found it, absolute; none if that does not lead to it.
+    pub(crate) called: Option<PathBuf>,
     /// `AH_HOME`: where the state is, as it stands there; a relative one is refused.
     pub(crate) ah_home: Option<PathBuf>,
     /// `AH_SESSION`: the session that writing goes to.
@@ -54,10 +59,18 @@ impl Env {
         ah_agents::Home::new(|name| std::env::var_os(name))
     }
 
+    /// This program's path, to be written down: as it was called, no symlink followed, so that what calls it later calls the newer one once such a link leads
+    /// there, and the one that was called is gone.
+    pub(crate) fn program(&self) -> Result<PathBuf> {
+        let real = || std::env::current_exe().map_err(|e| Error::from_io("ah cannot find itself", &e));
+        self.called.clone().map_or_else(real, Ok)
+    }
+
     /// Reads it.
     pub(crate) fn read() -> Self {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         Self {
+            called: called(),
             ah_home: set("AH_HOME").map(PathBuf::from),
             session: set("AH_SESSION"),
             recording: set("AH_RECORDING").map(PathBuf::from),
@@ -81,4 +94,17 @@ impl Env {
             stderr_terminal: std::io::stderr().is_terminal(),
         }
     }
+}
+
+/// Where this program was found by the name that it was called by.
+fn called() -> Option<PathBuf> {
+    let name = PathBuf::from(std::env::args_os().next()?);
+    // Through a folder above, it would hang on the directory that it was called from.
+    let whole = |path: PathBuf| std::path::absolute(path).ok().filter(|path| !path.iter().any(|part| part == ".."));
+    let own = Path::new("/proc/self/exe").metadata().ok()?;
+    let is_it = |path: &PathBuf| path.metadata().is_ok_and(|it| (it.dev(), it.ino()) == (own.dev(), own.ino()));
+    if name.components().count() > 1 {
+        return whole(name).filter(is_it);
+    }
+    std::env::split_paths(&std::env::var_os("PATH")?).filter_map(|folder| whole(folder.join(&name))).find(is_it)
 }

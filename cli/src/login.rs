@@ -33,7 +33,7 @@ impl Unit {
 
     /// Writes it, and has it run at login.
     pub(crate) fn write(&self, env: &Env, workspace: &Path) -> Result<()> {
-        let program = std::env::current_exe().map_err(|e| Error::from_io("ah cannot find itself", &e))?;
+        let program = env.program()?;
         let failed = |e: std::io::Error| Error::from_io(format!("cannot write {}", self.path().display()), &e);
         std::fs::create_dir_all(self.folder.join(WANTS)).map_err(failed)?;
         let state = env.ah_home.as_ref().map(|home| [b"AH_HOME=", home.as_os_str().as_bytes()].concat());
@@ -96,7 +96,12 @@ mod tests {
     #[test]
     fn a_unit_is_written_and_taken_away_again() {
         let temp = tempfile::tempdir().unwrap();
-        let env = Env { xdg_config_home: Some(temp.path().to_owned()), ah_home: Some("/a$b".into()), ..Env::read() };
+        let env = Env {
+            xdg_config_home: Some(temp.path().to_owned()),
+            ah_home: Some("/a$b".into()),
+            called: Some("/opt/ah/bin/ah".into()),
+            ..Env::read()
+        };
         let unit = Unit::of(&env, "qzvk").unwrap();
         unit.remove().unwrap();
         for _ in 0..2 {
@@ -104,7 +109,8 @@ mod tests {
         }
         let link = temp.path().join("systemd/user").join(WANTS).join("ah-workspace-qzvk.service");
         let text = std::fs::read_to_string(link).unwrap();
-        assert!(text.contains("-C \"/home/me/my $$proj\" agent fs branches --quiet\n"), "{text}");
+        let runs = "ExecStart=\"/opt/ah/bin/ah\" -C \"/home/me/my $$proj\" agent fs branches --quiet\n";
+        assert!(text.contains(runs), "{text}");
         assert!(text.contains("\nEnvironment=\"AH_HOME=/a$b\"\n"), "{text}");
         unit.remove().unwrap();
         assert!(

@@ -73,7 +73,7 @@ impl Engine {
     }
 
     /// Tells a person something, once.
-    pub(crate) fn notify(&self, notice: Notice) {
+    pub fn notify(&self, notice: Notice) {
         let mut notices = self.inner.notices.lock().unwrap_or_else(PoisonError::into_inner);
         if !notices.contains(&notice) {
             notices.push(notice);

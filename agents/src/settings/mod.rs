@@ -12,7 +12,8 @@
 //! replaced in one step, with owner, mode, access list and attributes kept; through a symlink if the user's file is one, never through one in a project.
 //! What root makes in a user's folder is that user's.
 //!
-//! The command that is written ends with 0 and does nothing where the `ah` that wrote it is gone, which [`status`] says, or cannot be run.
+//! The command that is written ends with 0 and does nothing where the `ah` that wrote it is gone, which [`status`] says, or cannot be run. That `ah` is known by
+//! every path that leads to it.
 //!
 //! Not here: what a hook does when it is called ([`crate::hook`], `core`).
 
@@ -26,6 +27,7 @@ mod switches;
 mod trust;
 
 use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Error, ErrorKind, Result};
@@ -212,8 +214,9 @@ pub fn status(target: &Target<'_>) -> Result<Status> {
     let found = file::Settings::read(&status.file, project_of(target)).and_then(|settings| match settings.text {
         None => Ok(json::Found::default()),
         Some(text) if target.agent == Agent::Opencode && plugin::is_ours(&text) => {
-            let current = text == plugin::text(target.ah)?;
-            Ok(json::Found::plugin(plugin::ah_of(&text).as_deref(), current, &wanted))
+            let ah = plugin::ah_of(&text);
+            let named = ah.as_deref().filter(|ah| is_same(ah, target.ah)).unwrap_or(target.ah);
+            Ok(json::Found::plugin(ah.as_deref(), text == plugin::text(named)?, &wanted))
         }
         Some(_) if target.agent == Agent::Opencode => Ok(json::Found { ours: Vec::new(), others: 1 }),
         Some(text) => json::look(target.agent, &status.file, &text),
@@ -222,9 +225,7 @@ pub fn status(target: &Target<'_>) -> Result<Status> {
         Err(error) => status.problem = Some(error),
         Ok(found) => {
             status.others += found.others;
-            let current = wanted
-                .iter()
-                .all(|hook| found.ours.iter().any(|ours| ours.event == hook.event && ours.command == hook.command));
+            let current = wanted.iter().all(|hook| found.ours.iter().any(|ours| calls(target, ours, hook)));
             status.installed = match (found.ours.is_empty(), current) {
                 (true, _) => Installed::No,
                 (false, true) => Installed::Yes,
@@ -244,7 +245,7 @@ pub fn status(target: &Target<'_>) -> Result<Status> {
             }
             for (at, ours) in found.ours.into_iter().enumerate() {
                 let runs = !asks || trusted.as_ref().is_some_and(|each| each[at]);
-                if runs && wanted.iter().any(|hook| hook.event == ours.event && hook.command == ours.command) {
+                if runs && wanted.iter().any(|hook| calls(target, &ours, hook)) {
                     status.calls.push(ours.event.clone());
                 }
                 if !status.events.contains(&ours.event) {
@@ -317,8 +318,23 @@ fn project_of<'a>(target: &Target<'a>) -> Option<&'a Path> {
 }
 
 fn gone(target: &Target<'_>, ah: &Path) -> Error {
-    let message = format!("the hooks call {}, which is gone: they do nothing", ah.display());
-    Error::new(ErrorKind::NotFound, message).with_hint(format!("ah agent hooks install {}", target.agent))
+    let message = format!("{}'s hooks call {}, which is gone: they do nothing", target.agent.title(), ah.display());
+    let scope = if target.scope == Scope::Project { " --project" } else { "" };
+    Error::new(ErrorKind::NotFound, message).with_hint(format!("ah agent hooks install {}{scope}", target.agent))
+}
+
+/// Whether what was found is what is wanted: it may name the same `ah` by another path.
+fn calls(target: &Target<'_>, ours: &json::Ours, hook: &events::Hook) -> bool {
+    let named =
+        || ours.ah.as_deref().filter(|ah| is_same(ah, target.ah)).and_then(|ah| events::of(target.agent, ah).ok());
+    let same = |hook: &events::Hook| ours.event == hook.event && ours.command == hook.command;
+    same(hook) || named().is_some_and(|hooks| hooks.iter().any(same))
+}
+
+/// Whether both paths lead to one file.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let file = |path: &Path| path.metadata().map(|it| (it.dev(), it.ino())).ok();
+    file(one).is_some_and(|found| file(other) == Some(found))
 }
 
 fn wanted(target: &Target<'_>) -> Result<Vec<events::Hook>> {

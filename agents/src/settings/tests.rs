@@ -395,6 +395,23 @@ fn hooks_whose_ah_is_gone_are_said_to_do_nothing() {
 }
 
 #[test]
+fn an_ah_is_the_same_by_whatever_path() {
+    let place = place();
+    let [ah, link] = ["ah", "link"].map(|name| place.dir.path().join(name));
+    std::fs::write(&ah, "").unwrap();
+    std::os::unix::fs::symlink(&ah, &link).unwrap();
+    for agent in Agent::ALL {
+        let [target, by_link] = [&ah, &link].map(|ah| Target { ah, ..place.target(agent, Scope::User) });
+        install(&target).unwrap();
+        let found = status(&by_link).unwrap();
+        assert_eq!((found.installed, found.calls), (Installed::Yes, status(&target).unwrap().calls), "{agent}");
+        // What is written from now on is what stays when the link leads to a newer one.
+        assert!(install(&by_link).unwrap().changed && !install(&by_link).unwrap().changed);
+        assert_eq!(status(&target).unwrap().installed, Installed::Yes);
+    }
+}
+
+#[test]
 fn scopes_that_an_agent_has_not_are_said_to_be_so() {
     let place = place();
     for agent in [Agent::Codex, Agent::Gemini, Agent::Opencode] {

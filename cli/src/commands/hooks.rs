@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use ah_agents::settings::{self, Change, Installed, OneRun, Scope, Target};
 use ah_agents::{Agent, Home};
-use ah_core::{Error, ErrorKind, LastEvent, RelPath, Result, TakenBy, UnkeptCall, text};
+use ah_core::{Error, ErrorKind, LastEvent, Notice, NoticeKind, RelPath, Result, TakenBy, UnkeptCall, text};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
@@ -29,7 +29,8 @@ pub(crate) enum Hooks {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Adds to the agent's settings what makes it call `ah hook AGENT`: everything else in them stays as it is, order too, and comments where the agent allows them. What \
-is added does nothing where `ah` is gone, or cannot be run. Codex runs hooks only when you have trusted them: it asks at its next start.
+is added does nothing where `ah` is gone, which bare `ah` then says, or cannot be run. It calls `ah` by the path that this was called by: through a link that leads to the installed \
+version, it goes on after an upgrade. Codex runs hooks only when you have trusted them: it asks at its next start.
 
 Examples:
   ah agent hooks install claude
@@ -146,8 +147,8 @@ impl Settings {
     fn of(app: &App, scope: &ScopeArgs) -> Result<Self> {
         let scope = if scope.project { Scope::Project } else { Scope::User };
         let project = (scope == Scope::Project).then(|| app.engine()?.root_of(&app.cwd)).transpose()?;
-        let ah = std::env::current_exe().map_err(|e| Error::from_io("cannot tell where ah is", &e))?;
-        Ok(Self { scope, home: app.agents_home()?, project, backups: app.engine()?.settings_backups(), ah })
+        let (home, backups, ah) = (app.agents_home()?, app.engine()?.settings_backups(), app.env().program()?);
+        Ok(Self { scope, home, project, backups, ah })
     }
 
     /// What is to be said of a project's settings from a directory below: Claude Code reads those of the directory in which it is started, and no others.
@@ -194,6 +195,20 @@ pub(crate) fn for_one_run(app: &App, agent: Agent) -> Result<Option<OneRun>> {
         return Err(off);
     }
     settings::for_one_run(agent, &settings.ah, &settings::status(&target)?.calls)
+}
+
+/// Says of hooks that call an `ah` which is gone, the user's and those of the project at `top`, that they do nothing: the agent does not.
+pub(crate) fn tell_gone(app: &App, top: &Path) {
+    let user = ScopeArgs { user: true, project: false };
+    let (Ok(engine), Ok(user)) = (app.engine(), Settings::of(app, &user)) else { return };
+    let project = Settings { scope: Scope::Project, project: Some(top.to_owned()), ..user.clone() };
+    for settings in [user, project] {
+        let all = Agent::ALL.into_iter().filter_map(|agent| settings::status(&settings.target(agent)).ok());
+        for gone in all.filter_map(|status| status.problem).filter(|problem| problem.kind == ErrorKind::NotFound) {
+            let notice = Notice::new(NoticeKind::Other, gone.message);
+            engine.notify(gone.hint.into_iter().fold(notice, Notice::with_hint));
+        }
+    }
 }
 
 /// Runs one of them.

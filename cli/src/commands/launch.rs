@@ -55,7 +55,7 @@ impl Launch {
 pub(crate) fn command(app: &App, session: &str, conversation: &ConversationReport) -> Vec<OsString> {
     let mut words: Vec<OsString> = vec!["env".into(), format!("AH_SESSION={session}").into()];
     if conversation.agent.parse().is_ok_and(|agent| matches!(hooks::for_one_run(app, agent), Ok(Some(_)))) {
-        words.push(ah());
+        words.push(ah(app));
         words.extend(["agent", "record", "--"].map(OsString::from));
     }
     words.extend_from_slice(&conversation.command);
@@ -63,8 +63,8 @@ pub(crate) fn command(app: &App, session: &str, conversation: &ConversationRepor
 }
 
 /// The command that shows a branch at the workspace's own path, where `cwd` is, to the agent alone.
-pub(crate) fn in_branch(cwd: &Path, branch: &str, agent: &[OsString]) -> Vec<OsString> {
-    let mut words = vec![ah(), "-C".into(), cwd.into()];
+pub(crate) fn in_branch(app: &App, cwd: &Path, branch: &str, agent: &[OsString]) -> Vec<OsString> {
+    let mut words = vec![ah(app), "-C".into(), cwd.into()];
     words.extend(["agent", "fs", "exec", branch, "--"].map(OsString::from));
     words.extend_from_slice(agent);
     words
@@ -77,11 +77,11 @@ pub(crate) fn form(run: bool) -> Form {
 }
 
 /// This program, as the person named it.
-pub(crate) fn ah() -> OsString {
+pub(crate) fn ah(app: &App) -> OsString {
     let named = std::env::args_os().next().unwrap_or_else(|| "ah".into());
     match Path::new(&named).components().count() {
         1 => named,
-        _ => std::env::current_exe().map_or(named, PathBuf::into_os_string),
+        _ => app.env().program().map_or(named, PathBuf::into_os_string),
     }
 }
 

@@ -4,6 +4,7 @@ use ah_core::{NoticeKind, Status};
 use serde::Serialize;
 
 use crate::app::App;
+use crate::commands::hooks;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::output::style::Style;
 use crate::output::{text, time};
@@ -24,6 +25,7 @@ struct Next {
 /// Prints the overview.
 pub(crate) fn run(app: &App) -> Outcome {
     let status = app.engine()?.status(&app.cwd)?;
+    hooks::tell_gone(app, &status.root);
     let mut next = if status.workspace.is_none() && app.engine()?.is_too_much(&status.root) {
         ELSEWHERE.map(|(command, purpose)| Next { command: command.to_owned(), purpose })
     } else {

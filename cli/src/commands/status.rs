@@ -8,6 +8,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::app::App;
+use crate::commands::hooks;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::output::style::Style;
 use crate::output::table::{Cell, Table};
@@ -37,6 +38,7 @@ struct Shape<'a> {
 pub(crate) fn run(app: &App, args: &StatusArgs) -> Outcome {
     let path = args.path.as_ref().map_or_else(|| app.cwd.clone(), |path| app.cwd.join(path));
     let status = app.engine()?.status(&path)?;
+    hooks::tell_gone(app, &status.root);
     if app.ui.json {
         app.answer(&status.root, &Shape { status: &status })?;
     } else {

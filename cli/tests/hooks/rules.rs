@@ -1,11 +1,12 @@
 //! Moments by hand, and what an agent may not do in its own session.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 
 use serde_json::json;
 
 use crate::agent::{Agent, cat, settled, text};
-use crate::support::{Ran, World};
+use crate::support::{Ran, World, ah};
 
 #[test]
 fn a_moment_by_hand() {
@@ -174,6 +175,48 @@ fn hooks_are_put_into_settings_and_taken_out() {
     fs::write(&file, "{ not json").unwrap();
     assert_eq!(world.refused(4, &["agent", "hooks", "install", "claude"]), "failed-precondition");
     assert_eq!(fs::read_to_string(&file).unwrap(), "{ not json");
+}
+
+#[test]
+fn hooks_call_ah_by_the_link_that_it_was_called_by_and_who_looks_hears_when_that_leads_nowhere() {
+    let world = World::new();
+    let bin = world.path("bin");
+    fs::create_dir(&bin).unwrap();
+    let link = bin.join("ah");
+    let settings = world.path("home/.claude/settings.json");
+    let install = |name: &std::ffi::OsStr| {
+        let mut command = world.command(["agent", "hooks", "install", "claude"]);
+        let ran = Ran::of(command.arg0(name).env("PATH", format!("{}:/usr/bin:/bin", bin.display())));
+        assert_eq!(ran.code, 0, "{ran:?}");
+        fs::read_to_string(&settings).unwrap()
+    };
+    let by_path = install(ah().as_os_str());
+    assert!(by_path.contains(ah().to_str().unwrap()), "{by_path}");
+    std::os::unix::fs::symlink(ah(), &link).unwrap();
+    for name in [link.as_os_str(), "ah".as_ref()] {
+        let text = install(name);
+        assert!(text.contains(link.to_str().unwrap()) && !text.contains(ah().to_str().unwrap()), "{name:?}: {text}");
+    }
+    let says = |words: &[&str]| {
+        let ran = world.run(words);
+        let shape = if words.is_empty() { "overview" } else { "status" };
+        let notices = world.json(shape, words)["notices"].to_string();
+        let mends = "ah agent hooks install claude";
+        let told = [&ran.stderr, &notices].map(|told| told.contains(link.to_str().unwrap()) && told.contains(mends));
+        assert_eq!(told[0], told[1], "{ran:?} {notices}");
+        told[0]
+    };
+    for (gone, words) in
+        [(false, &[][..]), (false, &["agent", "fs", "status"]), (true, &[]), (true, &["agent", "fs", "status"])]
+    {
+        if gone && link.exists() {
+            fs::remove_file(&link).unwrap();
+            std::os::unix::fs::symlink(bin.join("removed"), &link).unwrap();
+        }
+        assert_eq!(says(words), gone, "{words:?}");
+    }
+    install(ah().as_os_str());
+    assert!(!says(&[]));
 }
 
 #[test]

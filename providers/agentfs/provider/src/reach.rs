@@ -113,11 +113,6 @@ fn connect(home: &Path, cx: &Context<'_>) -> Result<Client> {
                 Err(error) if error.kind == ErrorKind::Busy && began.elapsed() < STARTING => {}
                 started => started?,
             },
-            Err(error) if error.kind == ErrorKind::Unsupported => {
-                return Err(
-                    error.with_hint(format!("end the service of another version: pkill -TERM {PROGRAM}; then repeat"))
-                );
-            }
             Err(error) if error.kind != ErrorKind::Unavailable || began.elapsed() >= STARTING => return Err(error),
             Err(_) => std::thread::sleep(PAUSE),
         }
@@ -204,6 +199,9 @@ fn dial(home: &Dir) -> Result<Option<Client>> {
                 format!("{WHAT}, process {pid}, does not answer, and whoever looks into its branches waits for it");
             Err(Error::new(ErrorKind::Busy, message)
                 .with_hint(format!("repeat it; or end that, and the next command starts another: kill -KILL {pid}")))
+        }
+        Err(error) if error.kind == ErrorKind::Unsupported => {
+            Err(error.with_hint(format!("end the service, which is of another version: kill -TERM {pid}; then repeat")))
         }
         Err(error) => Err(error),
     }
@@ -316,4 +314,28 @@ fn start(home: &Path, cx: &Context<'_>) -> Result<()> {
         Error::new(ErrorKind::Unavailable, format!("{WHAT} ended at its start ({status})"))
             .with_hint(format!("{} says more", home.join("log").display()))
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn of_a_service_of_another_version_the_hint_names_its_process_and_no_others() {
+        let home = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(home.path().join("socket")).unwrap();
+        let serves = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 4096]).unwrap();
+            // A frame of kind 1, Hello: `{"version": 2}` in CBOR.
+            stream.write_all(b"\x0a\0\0\0\x01\0\0\0\xa1\x67version\x02").unwrap();
+        });
+        let error = dial(&Dir::open(home.path()).unwrap()).err().unwrap();
+        serves.join().unwrap();
+        assert_eq!(error.kind, ErrorKind::Unsupported, "{error}");
+        let ends = format!("kill -TERM {};", std::process::id());
+        assert!(error.hint.as_ref().is_some_and(|hint| hint.contains(&ends) && !hint.contains("pkill")), "{error:?}");
+    }
 }

@@ -1,6 +1,7 @@
 //! Runs a test where there is no network: again, as a program of its own, in namespaces that end with it.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -37,7 +38,18 @@ pub fn without_network(test: &str, body: impl FnOnce()) {
     }
     let own = std::env::current_exe().unwrap();
     unshare.arg(own).args([test, "--exact", "--nocapture", "--test-threads", "1"]).env(INSIDE, test);
-    let mut inside = unshare.stdin(Stdio::null()).spawn().unwrap();
+    let mut inside = unshare.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    // Passed on as it comes.
+    let mut stdout = BufReader::new(inside.stdout.take().unwrap());
+    let says = std::thread::spawn(move || {
+        let (mut one_passed, mut line) = (false, Vec::new());
+        while stdout.read_until(b'\n', &mut line).unwrap() > 0 {
+            one_passed |= line.starts_with(b"test result: ok. 1 passed");
+            std::io::stdout().write_all(&line).unwrap();
+            line.clear();
+        }
+        one_passed
+    });
     let until = Instant::now() + LONGEST;
     let status = loop {
         match inside.try_wait().unwrap() {
@@ -51,6 +63,7 @@ pub fn without_network(test: &str, body: impl FnOnce()) {
         }
     };
     assert!(status.success(), "{test}, in its namespaces: {status}; what it said is above");
+    assert!(says.join().unwrap(), "there is no test {test} to be run in namespaces");
 }
 
 /// Whether there is a program of that name.

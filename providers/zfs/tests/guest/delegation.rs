@@ -19,18 +19,20 @@ fn as_user(name: &str, folder: &Path) {
     let copy = folder.join("program");
     std::fs::copy(program, &copy).unwrap();
     std::fs::set_permissions(&copy, PermissionsExt::from_mode(0o755)).unwrap();
-    let status = Command::new("setpriv")
+    let out = Command::new("setpriv")
         .args(["--reuid", USER, "--regid", USER, "--clear-groups"])
         .arg(copy)
         .args(["--ignored", "--exact", name, "--nocapture"])
         .env(FOLDER, folder)
-        .status()
+        .output()
         .unwrap();
-    assert!(status.success(), "{name}: {status}");
+    let text = String::from_utf8_lossy(&out.stdout);
+    let passed = out.status.success() && text.contains("test result: ok. 1 passed");
+    assert!(passed, "{name}: {}\n{text}{}", out.status, String::from_utf8_lossy(&out.stderr));
 }
 
-fn folder() -> Option<std::path::PathBuf> {
-    std::env::var_os(FOLDER).map(Into::into)
+fn folder() -> std::path::PathBuf {
+    std::env::var_os(FOLDER).expect("`an_ordinary_user` runs this").into()
 }
 
 fn bench(folder: &Path) -> Bench {
@@ -45,8 +47,7 @@ fn probe(bench: &Bench) -> ah_plugin_api::Probe {
 #[test]
 #[ignore = "the user's part of `an_ordinary_user`"]
 fn without_permission() {
-    let Some(folder) = folder() else { return };
-    let bench = bench(&folder);
+    let bench = bench(&folder());
     let no = probe(&bench);
     assert!(!no.usable && no.remedy.unwrap().contains("zfs allow -u 1000 snapshot,userprop,destroy,mount"));
     assert_eq!(bench.try_take("a").unwrap_err().kind, ErrorKind::PermissionDenied);
@@ -56,8 +57,7 @@ fn without_permission() {
 #[test]
 #[ignore = "the user's part of `an_ordinary_user`"]
 fn with_permission_to_take_only() {
-    let Some(folder) = folder() else { return };
-    let bench = bench(&folder);
+    let bench = bench(&folder());
     let half = probe(&bench);
     assert!(half.usable && !half.can_delete, "{half:?}");
     let a = bench.take("kept");
@@ -68,8 +68,7 @@ fn with_permission_to_take_only() {
 #[test]
 #[ignore = "the user's part of `an_ordinary_user`"]
 fn with_permission() {
-    let Some(folder) = folder() else { return };
-    let bench = bench(&folder);
+    let bench = bench(&folder());
     let yes = probe(&bench);
     assert!(yes.usable && yes.can_delete, "{yes:?}");
     bench.write("file", "one");

@@ -278,6 +278,8 @@ impl Workspace {
 mod tests {
     use super::*;
     use std::io::Write;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
     fn names_and_numbers_belong_together() {
@@ -309,12 +311,16 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let asking = File::open(file.path()).unwrap();
         rustix::fs::flock(&asking, FlockOperation::NonBlockingLockShared).unwrap();
-        let asked = std::thread::spawn(move || {
+        let asked = Arc::new(AtomicBool::new(false));
+        let done = Arc::clone(&asked);
+        let asks = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(50));
+            done.store(true, Ordering::SeqCst);
             drop(asking);
         });
         lock(file.as_file()).unwrap();
-        asked.join().unwrap();
+        assert!(asked.load(Ordering::SeqCst) && is_live(file.path()));
+        asks.join().unwrap();
     }
 
     #[test]

@@ -164,10 +164,14 @@ impl Seen {
         (self.about.dev, self.about.ino) == (mark.dev, mark.ino)
     }
 
-    /// Whether it is that mount, and not another that got its number once it was gone: that may show the same directory.
+    /// Whether it is that mount, and not another that got its number once it was gone.
     fn is(&self, mark: &Mark) -> bool {
-        let same = mark.unique.zip(self.unique).is_none_or(|(mark, seen)| mark == seen);
-        self.about.mount == mark.id && self.shows(mark) && same
+        match mark.unique.zip(self.unique) {
+            // Whatever it looks like: a subvolume that was deleted from under its mount is on no device any more.
+            Some((mark, seen)) => mark == seen,
+            // The other one may show the same directory; that is as much as can be told.
+            None => self.about.mount == mark.id && self.shows(mark),
+        }
     }
 }
 

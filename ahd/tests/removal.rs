@@ -268,3 +268,48 @@ fn clones_that_are_forgotten_go_though_their_user_comes_at_the_same_time() {
     });
     assert_eq!(daemon.state("records"), [""; 0]);
 }
+
+/// Deletes a subvolume as an administrator may, by hand.
+fn delete_subvolume(at: &Path) {
+    let deleted = Command::new("btrfs").args(["-q", "subvolume", "delete"]).arg(at).status().unwrap();
+    assert!(deleted.success(), "{}", at.display());
+}
+
+#[test]
+fn what_was_deleted_from_under_its_mount_goes_with_the_mount() {
+    if !is_root() {
+        return;
+    }
+    for restart in [false, true] {
+        let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+        let mut daemon = Daemon::with(ALLOWED, &["btrfs"], &[]);
+        let alice = Home::make(disk.at().join("home"), ALICE);
+        let provider = daemon.named("btrfs_ahd");
+        let (one, view, clone) = as_user(ALICE, || {
+            let open = alice.open();
+            let one = open.snapshot(&*provider, "one").unwrap().reference;
+            let view = open.mount(&*provider, &one, "v").unwrap();
+            let clone = open.fork(&*provider, &one, "c").unwrap();
+            (one, view, clone)
+        });
+        let depot = folder(disk.at(), "snapshots").unwrap();
+        delete_subvolume(&folder(&depot.join(one.as_str()), "tree").unwrap());
+        let made = fs::read_dir(depot.with_file_name("clones")).unwrap();
+        made.for_each(|made| delete_subvolume(&made.unwrap().path()));
+        if restart {
+            daemon.restart();
+        }
+        let provider = daemon.named("btrfs_ahd");
+        as_user(ALICE, || {
+            let open = alice.open();
+            open.mount(&*provider, &one, "again").unwrap_err();
+            open.unmount(&*provider, &view.reference).unwrap();
+            open.destroy(&*provider, &DestroyRequest::Clone(clone.reference.clone())).unwrap();
+            open.destroy(&*provider, &DestroyRequest::Snapshot(one.clone())).unwrap();
+        });
+        let (mounts, home) = (ah_test_disks::mounts(), alice.root.to_str().unwrap());
+        assert!(!mounts.contains(home), "{mounts}");
+        assert_eq!(daemon.state("records"), [""; 0]);
+        assert_eq!(fs::read_dir(alice.at("target")).unwrap().count(), 0);
+    }
+}

@@ -326,7 +326,10 @@ fn take_what_stayed(engine: &Engine, file: &BranchFile, own: Option<&Workspace>)
             let message =
                 format!("the files of the branch {name} stay in {place}: {provider} knows nothing of them any more");
             let hint = match file.mounted {
-                true => format!("umount {}; then repeat", text::shell(file.point().as_os_str())),
+                true => format!(
+                    "umount {} (as root, if the helper ahd mounted it); then repeat",
+                    text::shell(file.point().as_os_str())
+                ),
                 false => "look at them, and remove them or move them away, then repeat".to_owned(),
             };
             Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(hint))

@@ -1,5 +1,6 @@
 //! The file of a lease.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Error, ProviderName, Reference, RelPath, Result, SnapshotId, Timestamp};
@@ -10,7 +11,7 @@ use crate::home::Home;
 use crate::ids::{LeaseId, WorkspaceId};
 use crate::lock::{Holder, boot_id};
 use crate::mounts;
-use crate::seek::{LeaseRecord, is_there};
+use crate::seek::LeaseRecord;
 use crate::text;
 use crate::versioned::{self, Doc, Versioned};
 
@@ -57,9 +58,10 @@ impl Versioned for LeaseFile {
 }
 
 impl Shown {
-    /// Whether it still shows what it showed.
+    /// Whether it still shows what it showed. What was deleted from under its mount, as a subvolume of Btrfs can be, looks empty, and is on no device.
     pub(crate) fn stands(&self) -> bool {
-        (!self.read_only_mount || self.boot == boot_id()) && is_there(&self.path)
+        let shows = || std::fs::symlink_metadata(&self.path).is_ok_and(|there| there.dev() != 0);
+        (!self.read_only_mount || self.boot == boot_id()) && shows()
     }
 
     /// Whether this process sees it there: another mount namespace may have it alone, or somebody has unmounted it.
@@ -155,4 +157,36 @@ pub(crate) fn all(home: &Home) -> Result<Vec<LeaseFile>> {
 /// Where views are.
 pub(crate) fn view_paths(home: &Home) -> Result<Vec<PathBuf>> {
     Ok(all(home)?.into_iter().filter_map(|lease| lease.shown).map(|shown| shown.path).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_view_from_under_which_its_subvolume_was_deleted_does_not_stand() {
+        let Some(disk) = ah_test_disks::Disk::new("btrfs", 300, "") else { return };
+        let (tree, at) = (disk.at().join("tree"), disk.at().join("view"));
+        let run = |program: &str, args: &[&str], paths: &[&Path]| {
+            assert!(Command::new(program).args(args).args(paths).status().unwrap().success());
+        };
+        run("btrfs", &["-q", "subvolume", "create"], &[&tree]);
+        std::fs::write(tree.join("f"), "x").unwrap();
+        std::fs::create_dir(&at).unwrap();
+        run("mount", &["--bind"], &[&tree, &at]);
+        let shown = Shown {
+            path: at.clone(),
+            view: Reference::new("view").unwrap(),
+            read_only_mount: true,
+            boot: boot_id(),
+            mounted: true,
+        };
+        let stood = shown.stands();
+        run("btrfs", &["-q", "subvolume", "delete"], &[&tree]);
+        let stands = shown.stands();
+        ah_test_disks::unmount(&at);
+        assert_eq!((stood, stands), (true, false));
+    }
 }

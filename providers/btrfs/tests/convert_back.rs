@@ -82,10 +82,12 @@ fn what_is_written_while_the_former_is_put_back_stays() {
         let kept = left(&folder);
         assert_eq!(kept.len(), 1, "{case}: {error:?}");
         assert_eq!(fs::read_to_string(kept[0].join(path)).unwrap(), "work", "{case}");
-        let name = kept[0].file_name().unwrap().to_str().unwrap();
-        assert!(error.hint.unwrap().contains(name), "{case}");
-        bench.reclaim();
-        assert!(kept[0].join(path).exists(), "{case}");
+        let hint = error.hint.unwrap();
+        assert!(
+            hint.contains("the workspace is the former directory") && hint.contains(kept[0].to_str().unwrap()),
+            "{hint}"
+        );
+        common::is_named_until_it_is_gone(&bench, &kept[0]);
     }
 }
 
@@ -122,8 +124,13 @@ fn whoever_works_in_the_copy_by_then_keeps_it() {
     let error = refused.unwrap_err();
     let kept = left(disk.at());
     assert_eq!(fs::read_to_string(kept[0].join("dir/f")).unwrap(), "old");
-    assert!(error.hint.unwrap().contains(kept[0].file_name().unwrap().to_str().unwrap()));
+    let hint = error.hint.unwrap();
+    assert!(hint.contains("the workspace is the new subvolume") && hint.contains(kept[0].to_str().unwrap()), "{hint}");
     assert_eq!(fs::metadata(disk.at().join("work")).unwrap().ino(), 256);
+    // Once nobody works there, and nothing was changed, it is as any former directory.
+    assert_eq!(bench.reclaim().stays.len(), 1);
+    held.lock().unwrap().take();
+    assert_eq!((bench.reclaim().stays, left(disk.at())), (Vec::new(), Vec::new()));
 }
 
 /// Started by the next test; dies in it.

@@ -17,9 +17,11 @@
 
 mod note;
 
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 
-use ah_plugin_api::{Context, Converted, Dir, Error, ErrorKind, Result};
+use ah_plugin_api::{Context, Converted, Dir, Error, ErrorKind, Result, text};
 use ah_provider_directory::{Copier, Mounts, State, TICK, changed, failed, holders, look, mount_of, names, path_of};
 use rustix::fs::{Mode, OFlags, RenameFlags, Statx};
 use rustix::io::Errno;
@@ -71,8 +73,7 @@ pub(crate) fn convert(store: &Dir, workspace: &Dir, cx: &Context<'_>) -> Result<
                         note.forget();
                     }
                 }
-                Left::Work => note.forget(),
-                Left::Either => {}
+                Left::Kept => {}
             }
             return Err(error);
         }
@@ -111,10 +112,9 @@ enum Left {
     Copy,
     /// A copy that was in the workspace's place, and was not used there.
     Unused,
-    /// Somebody's work, which must stay.
-    Work,
-    /// What the disk says after a power cut: `reclaim` takes it away once that is known.
-    Either,
+    /// What must stay for now, and the note with it: somebody's work, which `reclaim` names until it is gone; or what the disk says after a power
+    /// cut, which it takes away once that is known.
+    Kept,
 }
 
 impl From<Error> for Stopped {
@@ -243,10 +243,6 @@ fn copy_and_exchange(
 
 /// Puts the former directory back, for that reason; gives what is left to be done about the other one.
 fn put_back(old: &Old, temp: &str, copied: &State, new: BorrowedFd<'_>, error: Error, cx: &Context<'_>) -> Stopped {
-    let work = |error: Error, which: &str, why: &Error| {
-        let kept = format!("{which} is kept as {temp}, beside the workspace: {}", why.message);
-        Stopped { error: error.with_hint(kept), left: Left::Work }
-    };
     // Somebody may have begun to work in the new one: nobody's work changes its place, so that stays, and so does the old one. As it does
     // where the names are not ours to give any more.
     let back = nobody_is_in(copied, new)
@@ -255,27 +251,47 @@ fn put_back(old: &Old, temp: &str, copied: &State, new: BorrowedFd<'_>, error: E
             cx.progress("putting it back", 0, None);
             exchange(old, temp)
         });
-    if let Err(why) = back {
-        return work(error, "the former directory", &why);
+    if back.is_err() {
+        let is_there = are_exchanged(old, temp, new);
+        return kept(old, temp, error, "the former directory", is_there.then_some("the new subvolume"));
     }
     // They may have begun while that was looked for: only now nobody comes to it by name.
     let last_look = nobody_is_in(copied, new).and_then(|()| {
         let is_it = |now: &Statx| look(new, b"").is_ok_and(|new| same(now, &new));
         if look(&old.above, temp.as_bytes()).is_ok_and(|now| is_it(&now)) { Ok(()) } else { Err(moved()) }
     });
-    if let Err(why) = last_look {
-        return work(error, "what was begun in the new directory meanwhile", &why);
+    if last_look.is_err() {
+        let is_there = look(&old.above, &old.name).is_ok_and(|there| same(&there, &old.stat));
+        return kept(old, temp, error, "the new subvolume", is_there.then_some("the former directory, as before"));
     }
     match on_disk(new) {
         Ok(()) => Stopped { error, left: Left::Unused },
-        Err(_) => Stopped { error, left: Left::Either },
+        Err(_) => Stopped { error, left: Left::Kept },
     }
+}
+
+/// What is to be done about what stays under our name. `there`: what the workspace is, if it is where it was.
+fn kept(old: &Old, temp: &str, error: Error, which: &str, there: Option<&str>) -> Stopped {
+    let above = path_of(old.above.as_fd());
+    let place = |name: &[u8]| text::shell(above.join(OsStr::from_bytes(name)).as_os_str());
+    let (kept, workspace) = (place(temp.as_bytes()), place(&old.name));
+    let compare = match there {
+        Some(there) => {
+            format!("; the workspace is {there}. Compare them (`diff -r --no-dereference {kept} {workspace}`)")
+        }
+        None => "; the workspace was moved. Compare them (`diff -r`)".to_owned(),
+    };
+    let hint = format!(
+        "{which} is kept as {kept}, and what was written meanwhile may be only there{compare}, take over what is missing in the \
+         workspace, then remove {kept}; until then `ah agent fs gc` names it"
+    );
+    Stopped { error: error.with_hint(hint), left: Left::Kept }
 }
 
 /// Before it is written down that what is under our name is not needed: until then a power cut may change which of the two that is.
 fn on_disk(new: impl AsFd) -> Result<(), Stopped> {
     rustix::fs::syncfs(new)
-        .map_err(|errno| Stopped { error: failed("cannot put the exchange on disk", errno), left: Left::Either })
+        .map_err(|errno| Stopped { error: failed("cannot put the exchange on disk", errno), left: Left::Kept })
 }
 
 fn are_exchanged(old: &Old, temp: &str, new: BorrowedFd<'_>) -> bool {

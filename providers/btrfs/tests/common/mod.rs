@@ -218,3 +218,18 @@ pub fn listing(root: &Path) -> Vec<String> {
     out.sort();
     out
 }
+
+/// What a conversion left beside the workspace stays, and whoever puts things in order is told of it, until somebody has taken it away.
+pub fn is_named_until_it_is_gone(bench: &Bench, kept: &Path) {
+    let notes = || {
+        let names = fs::read_dir(bench.store.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().starts_with("convert-")).count()
+    };
+    for _ in 0..2 {
+        let stays = bench.reclaim().stays;
+        assert!(stays.len() == 1 && stays[0].contains(kept.to_str().unwrap()), "{stays:?}");
+        assert!(kept.exists() && notes() == 1);
+    }
+    fs::remove_dir_all(kept).unwrap();
+    assert_eq!((bench.reclaim().stays, notes()), (Vec::new(), 0));
+}

@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
 use nix::unistd::{Pid, mkfifo};
 
-use crate::support::{User, World, is_root};
+use crate::support::{User, World, is_root, skip};
 
 /// Closes all but the standard three.
 const CLOSE: &str = "for fd in /proc/$BASHPID/fd/*; do fd=${fd##*/}; [ $fd -lt 3 ] || eval \"exec $fd>&-\"; done; ";
@@ -256,4 +256,27 @@ fn what_force_does_not_cover_is_told_so() {
         assert!(said(&["--force"]).contains("`--force` does not cover these"), "{}", said(&["--force"]));
         assert!(!said(&[]).contains("does not cover"), "{}", said(&[]));
     }
+}
+
+#[test]
+fn who_has_a_branch_mounted_is_not_taken_for_a_command() {
+    let world = World::on_git();
+    if !is_root() {
+        return skip("root, to mount");
+    }
+    prepared(&world);
+    let branch = world.fs(["branch", "--name", "b", "--mode", "worktree"]);
+    let place = world.path("place");
+    fs::create_dir(&place).unwrap();
+    let script = "mount --bind \"$1\" \"$2\"; cd / && echo $$ >$T/begun && read line <$T/go";
+    let mut container = Command::new("unshare");
+    container.args(["-m", "sh", "-c", script, "sh"]).arg(&branch).arg(&place).env("T", world.path(""));
+    let mut container = container.spawn().unwrap();
+    let pid = fs::read_to_string(world.path("begun")).unwrap();
+    let ran = world.run(["agent", "fs", "rm", "b"]);
+    fs::write(world.path("go"), "\n").unwrap();
+    container.wait().unwrap();
+    let named = format!("process {} has the branch b mounted", pid.trim());
+    assert!(ran.code == 4 && ran.stderr.contains(&named) && !ran.stderr.contains("exec"), "{ran:?}");
+    world.fs(["rm", "b"]);
 }

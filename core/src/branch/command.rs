@@ -123,14 +123,14 @@ impl Workspace {
         self.folder().join(format!("branch-{id}.lock"))
     }
 
-    /// The lock of a branch in which nobody works: none begins to while it is held. Else who does, if that can be told.
-    pub(crate) fn alone_in(&self, branch: &BranchFile) -> Result<std::result::Result<Lock, Option<u32>>> {
+    /// The lock of a branch in which nobody works: none begins to while it is held. Else who does.
+    pub(crate) fn alone_in(&self, branch: &BranchFile) -> Result<std::result::Result<Lock, Worker>> {
         let path = self.branch_lock(&branch.record.id);
         let lock = self.engine.home().with_reserve(|| Lock::try_take(&path, true))?;
         let worker = self.worker_in(branch);
         Ok(match lock {
-            Some(lock) => worker?.map_or(Ok(lock), |pid| Err(Some(pid))),
-            None => Err(worker.ok().flatten()),
+            Some(lock) => worker?.map_or(Ok(lock), |pid| Err(Worker::Other(pid))),
+            None => Err(Worker::Command(worker.ok().flatten())),
         })
     }
 
@@ -142,16 +142,26 @@ impl Workspace {
             match self.alone_in(file)? {
                 Ok(lock) => return Ok(lock),
                 // Nobody is seen in it: behind a command that has ended it is looked whether its branch stays.
-                Err(None) if begun.elapsed() < LOOKED_AT && !self.engine.settings().observer.cancelled() => {
+                Err(Worker::Command(None))
+                    if begun.elapsed() < LOOKED_AT && !self.engine.settings().observer.cancelled() =>
+                {
                     std::thread::sleep(pause);
                     pause = (pause * 2).min(Duration::from_millis(100));
                 }
                 Err(worker) => break worker,
             }
         };
-        let who = worker.map_or_else(String::new, |pid| format!(": process {pid}"));
-        let message = format!("a command of `ah agent fs exec` runs in the branch {name}{who}");
-        Err(Error::new(ErrorKind::Busy, message).with_hint("wait for it to end, or end it, then repeat"))
+        Err(match worker {
+            Worker::Command(pid) => {
+                let who = pid.map_or_else(String::new, |pid| format!(": process {pid}"));
+                let message = format!("a command of `ah agent fs exec` runs in the branch {name}{who}");
+                Error::new(ErrorKind::Busy, message).with_hint("wait for it to end, or end it, then repeat")
+            }
+            Worker::Other(pid) => {
+                let message = format!("process {pid} has the branch {name} mounted, or works in it");
+                Error::new(ErrorKind::Busy, message).with_hint("end it, or unmount the branch there, then repeat")
+            }
+        })
     }
 
     /// A process that is shown the branch elsewhere than at its place. What works behind for `ah` itself is none, as it does not hold the lock.
@@ -178,6 +188,14 @@ impl Workspace {
         }
         Ok(None)
     }
+}
+
+/// Who keeps a branch from being taken away.
+pub(crate) enum Worker {
+    /// Who holds its lock, as a command of `exec` does; and a process that is seen in it.
+    Command(Option<u32>),
+    /// A process that is seen in it, or has it mounted: a container, or what a command left behind.
+    Other(u32),
 }
 
 /// A directory as filesystems have it: of which device what.

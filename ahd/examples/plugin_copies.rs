@@ -76,6 +76,17 @@ fn refuse_elsewhere(place: &Place<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Refuses what a test says that there is no room for, and names the place, as providers do.
+fn refuse_full(tree: &Path, path: &Path) -> Result<()> {
+    if tree.join("no-room").exists() {
+        let message = format!("cannot make {}", path.display());
+        return Err(
+            Error::new(ErrorKind::ResourceExhausted, message).with_hint(format!("make room for {}", path.display()))
+        );
+    }
+    Ok(())
+}
+
 fn record(path: &Path) -> Result<Snapshot> {
     decode(&io(fs::read(path.join("record")))?)
 }
@@ -186,8 +197,8 @@ impl Provider for Copies {
     }
 
     fn mount(&self, place: &Place<'_>, request: &MountRequest, _cx: &Context<'_>) -> Result<View> {
-        place.need_target()?;
         let tree = folder(&request.snapshot)?.join("tree");
+        refuse_full(&tree, &real(place.need_target()?)?.join(request.name.as_os_str()))?;
         for path in &request.paths {
             // By components, because a symlink is not followed.
             let mut at = tree.clone();
@@ -210,7 +221,9 @@ impl Provider for Copies {
 
     fn clone_snapshot(&self, place: &Place<'_>, request: &CloneRequest, cx: &Context<'_>) -> Result<WritableClone> {
         let path = real(place.need_target()?)?.join(request.name.as_os_str());
-        let made = copy(&folder(&request.snapshot)?.join("tree"), &path, &RelPath::root(), &mut Vec::new(), cx);
+        let tree = folder(&request.snapshot)?.join("tree");
+        refuse_full(&tree, &path)?;
+        let made = copy(&tree, &path, &RelPath::root(), &mut Vec::new(), cx);
         if let Err(error) = made {
             remove(&path)?;
             return Err(error);

@@ -33,6 +33,22 @@ pub(crate) struct Making<'a> {
     _claim: Claim<'a>,
 }
 
+impl Making<'_> {
+    /// What a provider says went wrong, with the place that its caller knows instead of the one where it works.
+    fn outward(&self, error: Error) -> Error {
+        let Some(workshop) = self.inside.target else { return error };
+        let inner = workshop.path().join(&self.record.id).display().to_string();
+        let outer = self.record.place().display().to_string();
+        let tell = |text: String| text.replace(&inner, &outer);
+        Error {
+            message: tell(error.message),
+            hint: error.hint.map(tell),
+            causes: error.causes.into_iter().map(tell).collect(),
+            ..error
+        }
+    }
+}
+
 impl<'k> Guarded<'k> {
     /// Writes down what is to be made at `name` in the place's target.
     pub(crate) fn begin<'a>(
@@ -94,7 +110,7 @@ impl<'k> Guarded<'k> {
         // The provider would look for the paths as root, and so tell which there are where the caller may not look.
         let inner =
             MountRequest { snapshot: request.snapshot.clone(), name: making.record.id_name()?, paths: Vec::new() };
-        let view = self.served.provider.mount(&making.inside, &inner, cx)?;
+        let view = self.served.provider.mount(&making.inside, &inner, cx).map_err(|error| making.outward(error))?;
         let source = self.found(making, view.reference, &view.path)?;
         self.look_for(&source, &request.paths, cx)?;
         let path = self.show(making, &source, &request.name)?;
@@ -142,7 +158,8 @@ impl<'k> Guarded<'k> {
 
     fn clone_of(&self, making: &mut Making<'_>, request: &CloneRequest, cx: &Context<'_>) -> Result<WritableClone> {
         let inner = CloneRequest { name: making.record.id_name()?, ..request.clone() };
-        let clone = self.served.provider.clone_snapshot(&making.inside, &inner, cx)?;
+        let clone = self.served.provider.clone_snapshot(&making.inside, &inner, cx);
+        let clone = clone.map_err(|error| making.outward(error))?;
         let there = place_inside(&making.record, &clone);
         // What is said of that place is not true of where the caller sees the clone.
         let notes = clone.notes.into_iter().filter(|note| !note.contains(&there)).collect();

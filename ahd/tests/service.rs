@@ -76,6 +76,27 @@ fn a_user_has_snapshots_views_and_clones_of_what_is_theirs() {
 }
 
 #[test]
+fn what_cannot_be_made_is_told_by_the_place_that_it_was_asked_for() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start(ALLOWED);
+    let home = daemon.home(ALICE);
+    as_user(ALICE, || {
+        let (provider, open) = (daemon.provider(), home.open());
+        fs::write(home.at("w/no-room"), "").unwrap();
+        let one = open.snapshot(&*provider, "one").unwrap().reference;
+        let view = open.mount(&*provider, &one, "new").unwrap_err();
+        let clone = open.fork(&*provider, &one, "new").unwrap_err();
+        for error in [view, clone] {
+            let place = home.at("target/new").display().to_string();
+            let told = (error.message.as_str(), error.hint.as_deref());
+            assert_eq!(told, (&*format!("cannot make {place}"), Some(&*format!("make room for {place}"))));
+        }
+    });
+}
+
+#[test]
 fn mounts_are_nosuid_nodev_and_views_read_only() {
     if !is_root() {
         return;

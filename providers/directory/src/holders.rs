@@ -7,6 +7,7 @@
 //! A descriptor of the directory itself holds nobody up: whoever has one finds an empty, removed directory in the end, and the caller has one.
 //! Nor does this process's own working directory: whoever asks for it from inside, by `-C`, knows what they do.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::hash::{BuildHasher, RandomState};
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ah_plugin_api::{Context, Error, ErrorKind, RelPath, Result, text};
+use ah_plugin_api::{Context, Error, ErrorKind, LogLevel, RelPath, Result, text};
 use rustix::fs::{FileType, Mode, OFlags, Statx};
 use rustix::io::Errno;
 
@@ -165,11 +166,13 @@ const MOST_READ: usize = 64 << 20;
 /// After so many mounts it is looked whether this shall stop.
 const BETWEEN_LOOKS: usize = 10_000;
 
-/// The tables of mounts of the other processes that can be seen; of those that have the same one, one. No more are read once that was so much.
-fn tables_of_others(most: usize) -> impl Iterator<Item = (Process, Mounts)> {
+/// The tables of mounts of the other processes that can be seen; of those that have the same one, one. No more are read once that was so much, which
+/// `unread` then says.
+fn tables_of_others(most: usize, unread: &Cell<bool>) -> impl Iterator<Item = (Process, Mounts)> {
     let (state, mut seen, mut read) = (RandomState::new(), HashSet::new(), 0_usize);
     let table = move |process: Process| {
         if read > most {
+            unread.set(true);
             return None;
         }
         let table = std::fs::read(process.folder.join("mountinfo")).unwrap_or_default();
@@ -203,19 +206,31 @@ impl Tables {
     /// # Errors
     /// As [`Mounts::read`]; `Cancelled`.
     pub fn read(on: BorrowedFd<'_>, cx: &Context<'_>) -> Result<Self> {
+        Self::up_to(MOST_READ, on, cx)
+    }
+
+    fn up_to(most: usize, on: BorrowedFd<'_>, cx: &Context<'_>) -> Result<Self> {
         let own = Mounts::read()?;
         let device = own.of(on).map_or_else(String::new, |mount| mount.device.clone());
         let mut this = Self { own: Mounts::default(), device, shown: BTreeMap::new(), covered: BTreeMap::new() };
         this.add(&own, None);
         this.own = own;
-        let mut unlooked = 0;
-        for (process, table) in tables_of_others(MOST_READ) {
+        let (mut unlooked, unread) = (0, Cell::new(false));
+        for (process, table) in tables_of_others(most, &unread) {
             this.add(&table, Some(&process.to_string().into()));
             unlooked += table.iter().count();
             if unlooked > BETWEEN_LOOKS {
                 cx.check_cancelled()?;
                 unlooked = 0;
             }
+        }
+        // Who fills a namespace with mounts is to keep nobody from removing what is theirs.
+        if unread.get() {
+            let message = format!(
+                "processes have so many mounts that not all of them were looked at (more than {} MiB): what is removed may be in use in one of them",
+                most >> 20
+            );
+            cx.log(LogLevel::Warn, &message);
         }
         Ok(this)
     }
@@ -287,7 +302,7 @@ pub fn refuse_mounts(dir: BorrowedFd<'_>) -> Result<()> {
         let message = format!("the workspace is mounted at {} too", found.point.display());
         return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("unmount it, then repeat"));
     }
-    for (process, theirs) in tables_of_others(usize::MAX) {
+    for (process, theirs) in tables_of_others(usize::MAX, &Cell::default()) {
         // Another namespace's paths say something only where its root is ours.
         let is_ours = top(&theirs) == place.top;
         let own_too = |mount: &Mount| own.iter().any(|own| own.id == mount.id);
@@ -329,8 +344,37 @@ fn top(mounts: &Mounts) -> Option<(String, PathBuf)> {
 mod tests {
     use std::fs::File;
     use std::process::{Command, Stdio};
+    use std::sync::Mutex;
+
+    use ah_plugin_api::Observer;
 
     use super::*;
+
+    #[derive(Default)]
+    struct Told(Mutex<Vec<String>>);
+
+    impl Observer for Told {
+        fn log(&self, _level: LogLevel, message: &str) {
+            self.0.lock().unwrap().push(message.to_owned());
+        }
+    }
+
+    #[test]
+    fn that_not_all_mounts_were_looked_at_is_told() {
+        // Another process there is for sure, and a third.
+        let mut others = [(); 2].map(|()| Command::new("sleep").arg("60").spawn().unwrap());
+        let top = File::open("/").unwrap();
+        let told = [0, usize::MAX].map(|most| {
+            let told = Told::default();
+            Tables::up_to(most, top.as_fd(), &Context::new(&told)).unwrap();
+            told.0.into_inner().unwrap().len()
+        });
+        for other in &mut others {
+            other.kill().unwrap();
+            other.wait().unwrap();
+        }
+        assert_eq!(told, [1, 0]);
+    }
 
     #[test]
     fn who_has_a_file_open_for_a_moment_only_is_not_in_the_way() {

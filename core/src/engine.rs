@@ -9,7 +9,7 @@ use ah_plugin_api::Result;
 use crate::config::Config;
 use crate::home::Home;
 use crate::ids::WorkspaceId;
-use crate::notice::Notice;
+use crate::notice::{Notice, NoticeKind};
 use crate::providers::{ProviderSet, ServedProvider};
 use crate::settings::Settings;
 
@@ -78,6 +78,12 @@ impl Engine {
         if !notices.contains(&notice) {
             notices.push(notice);
         }
+    }
+
+    /// Takes back what was to be told of a matter that is another by now.
+    pub(crate) fn drop_notices(&self, kind: NoticeKind) {
+        let mut notices = self.inner.notices.lock().unwrap_or_else(PoisonError::into_inner);
+        notices.retain(|notice| notice.kind != kind);
     }
 
     /// What a person should hear by now; each notice is given once.

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use ah_core::{Access, ChangeRecord, LeftAlone, NoticeKind, RestoreOptions, RestoreReport, Workspace, way_out};
+use ah_core::{Access, ChangeRecord, LeftAlone, RestoreOptions, RestoreReport, Workspace, way_out};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
@@ -98,19 +98,8 @@ pub(crate) fn run(app: &App, args: &RestoreArgs) -> Outcome {
     Ok(exit)
 }
 
-/// What was interrupted before is settled by a restore, unless it was of other paths.
-pub(crate) fn settles(app: &App, workspace: &Workspace) -> Result<(), ah_plugin_api::Error> {
-    if workspace.interrupted()?.is_none() {
-        app.answer_tells(NoticeKind::InterruptedRestore);
-    }
-    Ok(())
-}
-
 /// Tells what a restore or an undo did, or would do; `forced`: asked for so.
 pub(crate) fn tell(app: &App, workspace: &Workspace, report: &RestoreReport, forced: bool) -> Outcome {
-    if !report.dry_run {
-        settles(app, workspace)?;
-    }
     // With force, what can be lost is not among them.
     let refused = !report.conflicts.is_empty();
     let incomplete = (report.dry_run && refused) || !report.failed.is_empty();

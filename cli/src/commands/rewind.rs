@@ -88,9 +88,6 @@ pub(crate) fn run(app: &App, args: &RewindArgs) -> Outcome {
         agents: app.agents_home()?,
     };
     let report = workspace.rewind(&options)?;
-    if report.restore.is_some() {
-        restore::settles(app, &workspace)?;
-    }
     let agent = report.conversation.as_ref().map(|made| (launch::command(app, report.session.as_str(), made), made));
     // What is printed may be run outside of the command of `exec` that shows a branch here: there the agent would be let loose on the workspace.
     let shown = workspace.own_place().map(|_| workspace.own_branch()).transpose()?.flatten();

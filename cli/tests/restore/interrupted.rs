@@ -88,6 +88,41 @@ fn who_resolves_an_interruption_is_not_warned_of_it() {
 }
 
 #[test]
+fn what_is_said_of_an_interruption_that_stays_is_as_things_stand_after_the_command() {
+    let told = |told: &str| {
+        let command = |after: &str| told.split(after).nth(1).unwrap().split('`').next().unwrap().to_owned();
+        (command("finish it with `ah "), command("go back with `ah "))
+    };
+    for json in [false, true] {
+        let world = changed();
+        world.fs(["snapshot", "-m", "second"]);
+        (0..5).for_each(|number| world.write(format!("f{number}"), "newest"));
+        let first = world.fs(["cat", "first", "f0"]);
+        if !killed(&world, &["restore", "first"]) {
+            return;
+        }
+        let newest = || (0..5).filter(|number| world.read(format!("f{number}")).as_deref() == Some("newest")).count();
+        let half = (olds(&world), newest());
+        assert!(half.0 > 0 && half.1 > 0 && first == "old 0", "{half:?}");
+        let whole: &[&str] = if json { &["--json"] } else { &[] };
+        // One of a single file, and the undo of another that was killed as well: each leaves the first one interrupted.
+        let words = ["agent", "fs", "restore", "second"].iter().chain(whole).chain(&["--", "f4"]);
+        let ran = world.run(words);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        let (finish, back) = told(&if json { ran.stdout } else { ran.stderr });
+        assert!(finish.starts_with("agent fs restore ") && back.starts_with("agent fs restore "), "{finish}, {back}");
+        world.fs(["undo"]);
+        assert!(killed(&world, &["restore", "second"]));
+        let ran = world.run(["agent", "fs", "undo"].iter().chain(whole));
+        assert_eq!((ran.code, olds(&world), newest()), (0, half.0, half.1), "{ran:?}");
+        assert_eq!(told(&if json { ran.stdout } else { ran.stderr }), (finish, back.clone()));
+        // Which goes back to before the first one.
+        assert_eq!(world.run(back.split(' ')).code, 0);
+        assert_eq!(newest(), 5);
+    }
+}
+
+#[test]
 fn work_between_two_kills_comes_back_by_undo() {
     let world = changed();
     if !killed(&world, &["restore", "first"]) {

@@ -252,6 +252,7 @@ impl Workspace {
     fn put_back(&self, job: &Job) -> Result<RestoreReport> {
         let mut is_done = false;
         let outcome = self.put_back_now(job, None, &mut is_done);
+        self.notice_restores_anew();
         outcome.map_err(|error| if is_done { error } else { stopped(self.say_what_takes_room(&job.target, error)) })
     }
 

@@ -178,6 +178,15 @@ impl Workspace {
     /// A restore that was cut short is a person's to decide about, so each command says so. True if there is something for
     /// [`Self::settle_restores`] to do.
     pub(crate) fn look_at_restores(&self) -> Result<bool> {
+        let open = self.notice_restores(|open| self.interrupted_among(open))?;
+        Ok(open.iter().any(|(_, standing)| *standing == Standing::Applied))
+    }
+
+    /// Notices the restore that `latest` finds among those that are not filed away, and gives these.
+    fn notice_restores(
+        &self,
+        latest: impl FnOnce(&[(Head, Standing)]) -> Result<Option<InterruptedRestore>>,
+    ) -> Result<Vec<(Head, Standing)>> {
         let (open, unreadable) = self.journals().open()?;
         for (_, error) in unreadable {
             let mut notice = Notice::new(NoticeKind::InterruptedRestore, error.message);
@@ -185,7 +194,7 @@ impl Workspace {
             self.engine.notify(notice);
         }
         let open = self.with_standing(open)?;
-        if let Some(interrupted) = self.interrupted_among(&open)? {
+        if let Some(interrupted) = latest(&open)? {
             let is_undo = open.iter().any(|(head, _)| head.restore == interrupted.restore && head.undoes.is_some());
             let what = match is_undo {
                 true => format!("the undo {}", interrupted.restore),
@@ -198,7 +207,14 @@ impl Workspace {
                 format!("finish it with `{finish}`, or go back with `{back}`; `--dry-run` shows what either changes");
             self.engine.notify(Notice::new(NoticeKind::InterruptedRestore, message).with_hint(hint));
         }
-        Ok(open.iter().any(|(_, standing)| *standing == Standing::Applied))
+        Ok(open)
+    }
+
+    /// At the end of a restore or an undo, by who has the lock `restore`: what was noticed of interrupted ones when the workspace was opened is noticed anew,
+    /// as things stand now. What was the way back then may do the opposite by now. What cannot be looked at, the next command tells.
+    pub(super) fn notice_restores_anew(&self) {
+        self.engine.drop_notices(NoticeKind::InterruptedRestore);
+        let _ = self.notice_restores(|open| self.latest_interrupted(open));
     }
 
     /// Paths, as a command takes them; none are none.

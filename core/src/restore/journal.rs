@@ -264,7 +264,7 @@ impl Journals {
         fsio::replace(&self.open_path(&journal.restore), &bytes, Durability::Durable)
     }
 
-    /// The journals that are not filed away, the oldest first, and those that cannot be read.
+    /// The journals that are not filed away, by the times at which they began, and those that cannot be read.
     pub(crate) fn open(&self) -> Result<(Vec<Head>, Vec<Unreadable>)> {
         let (mut found, mut unreadable) = (Vec::new(), Vec::new());
         for name in fsio::names(&self.open_folder())? {

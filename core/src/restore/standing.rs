@@ -89,17 +89,12 @@ impl Workspace {
             let aside = journals.set_aside(&path)?;
             notes.push(format!("the damaged plan of an interrupted restore was put aside: {}", aside.display()));
         }
-        if open.is_empty() {
-            return Ok(Vec::new());
-        }
-        let (events, boot) = (self.state()?.events, boot_id());
-        let outcomes = Outcomes::of(&events);
         let mut interrupted = Vec::new();
-        for journal in open {
-            match outcomes.standing(&journal, &boot) {
-                Standing::Interrupted => interrupted.extend(journals.of(&journal.session, &journal.restore)?),
+        for (head, standing) in self.with_standing(open)? {
+            match standing {
+                Standing::Interrupted => interrupted.extend(journals.of(&head.session, &head.restore)?),
                 Standing::Applied => {}
-                Standing::Ended => journals.end(&journal.session, &journal.restore)?,
+                Standing::Ended => journals.end(&head.session, &head.restore)?,
             }
         }
         Ok(interrupted)
@@ -162,12 +157,14 @@ impl Workspace {
         })
     }
 
-    fn with_standing(&self, open: Vec<Head>) -> Result<Vec<(Head, Standing)>> {
+    /// How far each is, in the order in which they began.
+    fn with_standing(&self, mut open: Vec<Head>) -> Result<Vec<(Head, Standing)>> {
         if open.is_empty() {
             return Ok(Vec::new());
         }
         let (events, boot) = (self.state()?.events, boot_id());
         let outcomes = Outcomes::of(&events);
+        open.sort_by_cached_key(|head| began_at(&head.restore, head.began, &events));
         let with = |head: Head| {
             let standing = outcomes.standing(&head, &boot);
             (head, standing)
@@ -297,14 +294,11 @@ impl Workspace {
         })
     }
 
-    /// Whether no restore that an undo can take back began after an interrupted one. One that was killed before its line was on
-    /// the timeline is placed by its time.
+    /// Whether no restore that an undo can take back began after an interrupted one.
     pub(super) fn is_latest(&self, restore: &str, since: Timestamp, events: &[Event]) -> bool {
-        let began = |restore: &str| {
-            events.iter().position(|event| matches!(&event.body, EventBody::RestoreBegin(it) if it.restore == restore))
-        };
-        let other = self.last_begun(events).and_then(|(_, begin)| began(&begin.restore));
-        other.is_none_or(|other| began(restore).map_or(since >= events[other].time, |own| own >= other))
+        let own = began_at(restore, since, events);
+        let last = self.last_begun(events).map(|(_, begin)| &begin.restore);
+        last.is_none_or(|last| last == restore || own > began_at(last, since, events))
     }
 
     /// Whether a session is among those that this call is about.
@@ -312,6 +306,14 @@ impl Workspace {
         let settings = self.engine.settings();
         settings.session.as_ref().or(settings.agent_session.as_ref()).is_none_or(|own| own == session)
     }
+}
+
+/// Where on a timeline a restore began: how many events came before that. By its line, as a clock may have been set; one that was killed before its line
+/// was there is placed by its time.
+pub(super) fn began_at(restore: &str, began: Timestamp, events: &[Event]) -> usize {
+    let is_its = |event: &Event| matches!(&event.body, EventBody::RestoreBegin(begin) if begin.restore == restore);
+    let by_time = || events.iter().rposition(|event| event.time <= began).map_or(0, |last| last + 1);
+    events.iter().rposition(is_its).unwrap_or_else(by_time)
 }
 
 /// Takes what a restore did to the disk. A filesystem in user space hears nothing of `syncfs`; of `fsync` it does.

@@ -10,6 +10,7 @@ use super::facade::Job;
 use super::journal::Journal;
 use super::plan::Plan;
 use super::scope::{Omissions, by_rule};
+use super::standing::began_at;
 use super::{LeftAlone, RestoreReport, copies_out, way_out};
 use crate::open::no_more;
 use crate::record::{ChangeRecord, SnapshotKind};
@@ -75,13 +76,7 @@ pub(super) fn taken_back(journal: &Journal, events: &[Event], settings: &Setting
         true => format!("this takes back the undo of {began}"),
         false => format!("this takes back the restore of {}, of {began}", journal.target.id),
     };
-    let begins =
-        |event: &Event| matches!(&event.body, EventBody::RestoreBegin(begin) if begin.restore == journal.restore);
-    // One that was killed before its line was on the timeline is placed by its time.
-    let since = match events.iter().rposition(begins) {
-        Some(at) => &events[at..],
-        None => &events[events.iter().rposition(|event| event.time <= journal.began).map_or(0, |at| at + 1)..],
-    };
+    let since = &events[began_at(&journal.restore, journal.began, events)..];
     let is_somebodys = |event: &&Event| matches!(&event.body, EventBody::Snapshot { snapshot } if snapshot.kind != SnapshotKind::Safety);
     match since.iter().filter(is_somebodys).count() {
         0 => what,

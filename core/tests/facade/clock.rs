@@ -1,13 +1,14 @@
-//! Clocks that are set: nothing goes unasked for that.
+//! Clocks that are set: nothing goes unasked for that, and the last restore is the one that began last.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use ah_core::SessionName;
+use ah_core::{RelPath, RestoreOptions, SessionName, UndoOptions};
 
 use crate::lab::Lab;
 use crate::prune::{auto, behind, count};
+use crate::restores::{reboot, restored};
 
 const DAY: i64 = 86_400;
 
@@ -119,4 +120,22 @@ fn one_that_is_put_ahead_removes_no_recording() {
     // Two weeks later they are old; the newest stays whatever its age.
     machine.works(20 * DAY);
     assert_eq!(left(), 1);
+}
+
+#[test]
+fn of_two_interrupted_restores_the_later_one_comes_first_whatever_the_clock_said() {
+    let lab = Lab::new();
+    lab.write("b", "b one");
+    reboot(&restored(&lab));
+    lab.write("b", "b edited");
+    lab.wait(-3600);
+    let named = RestoreOptions { paths: vec![RelPath::new("b").unwrap()], ..RestoreOptions::default() };
+    let later = lab.open().restore("@{1}", &named).unwrap();
+    let restore = later.restore.unwrap();
+    reboot(&lab.folder().join(format!("restoring/{restore}.json")));
+    let interrupted = lab.open().interrupted().unwrap().unwrap();
+    assert_eq!((interrupted.restore, interrupted.back.as_str()), (restore, "ah agent fs undo"));
+    let undone = lab.open().undo(&UndoOptions::default()).unwrap();
+    assert_eq!(undone.target.id, later.safety.unwrap().id);
+    assert_eq!(std::fs::read_to_string(lab.path().join("b")).unwrap(), "b edited");
 }

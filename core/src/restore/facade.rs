@@ -19,7 +19,9 @@ use super::read_back::read_back;
 use super::safety::Saved;
 use super::scope::{Omissions, Scope, untouchable};
 use super::standing::sync_filesystem;
-use super::told::{came_hidden, head_note, missing_notes, refusal, report, stopped, taken_back, wanted_back};
+use super::told::{
+    came_hidden, came_to_nothing, head_note, missing_notes, refusal, report, stopped, taken_back, wanted_back,
+};
 use super::{Ignores, LeftAlone, RestoreBegin, RestoreEnd, RestoreOptions, RestoreReport, UndoOptions, copies_out};
 use crate::background;
 use crate::fsio;
@@ -413,7 +415,7 @@ impl Workspace {
             ));
         }
         let mut journal = self.journal(job, &plan, &record, finished.filter(|_| unseen == 0))?;
-        self.journals().begin(&journal)?;
+        self.journals().begin(&journal).map_err(came_to_nothing)?;
         let begin = RestoreBegin {
             restore: journal.restore.clone(),
             target: job.target.id.clone(),
@@ -426,7 +428,7 @@ impl Workspace {
         let begun = self.append(&session, EventBody::RestoreBegin(begin), Durability::Durable);
         if let Err(error) = begun {
             let _ = self.journals().forget(&journal);
-            return Err(error);
+            return Err(came_to_nothing(error));
         }
         let counted = self.count_put_back();
         let applied = match counted.and_then(|()| apply(&ground, &plan, &journal, &source, job.exact_times, &cx)) {
@@ -435,7 +437,7 @@ impl Workspace {
                 // Nothing has been changed; a state before this one may still be half-way.
                 self.say_ended(&journal, "failed")?;
                 self.journals().end(&journal.session, &journal.restore)?;
-                let error = error.context("the restore came to nothing before it changed anything");
+                let error = came_to_nothing(error);
                 return Err(if below_is_gone { error.with_hint(COPY_OUT) } else { error });
             }
         };

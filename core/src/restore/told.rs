@@ -111,6 +111,11 @@ pub(super) fn stopped(error: Error) -> Error {
     said
 }
 
+/// What failed when all had been looked at, and before the first change.
+pub(super) fn came_to_nothing(error: Error) -> Error {
+    error.context("the restore came to nothing before it changed anything")
+}
+
 /// What is to be said where the workspace's directory is not there into which somebody wants a snapshot back.
 pub(super) fn wanted_back(root: &Path, reference: &str, error: Error) -> Error {
     if error.kind == ErrorKind::NotFound && !is_there(root) { no_more(root, reference) } else { error }

@@ -422,6 +422,23 @@ fn an_interrupted_one_does_not_come_before_a_later_one() {
     assert!(workspace.interrupted().unwrap().is_some(), "a person decides");
 }
 
+#[test]
+fn one_whose_plan_cannot_be_written_says_that_nothing_was_changed() {
+    let root = rustix::process::geteuid().is_root();
+    assert!(root || std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: needs root");
+    if !root {
+        return eprintln!("skipped: needs root");
+    }
+    let lab = Lab::new();
+    let journal = restored(&lab);
+    lab.write("a", "third");
+    let held = Held::new(journal.parent().unwrap().to_owned());
+    let error = lab.open().restore("@{1}", &RestoreOptions::default()).unwrap_err();
+    drop(held);
+    assert!(error.message.ends_with("before it changed anything"), "{error:?}");
+    assert_eq!(text(&lab), "third");
+}
+
 /// A snapshot that is only not on the timeline is not gone.
 #[test]
 fn a_damaged_line_does_not_cost_the_undo() {

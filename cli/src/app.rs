@@ -266,7 +266,8 @@ impl App {
 
     /// Prints the JSON of a command on `workspace`.
     pub(crate) fn answer<T: Serialize>(&self, workspace: &Path, data: &T) -> Result<(), Failure> {
-        self.ui.json(&Answer { workspace, data, notices: self.take_notices() })
+        let answer = Answer { workspace, data, notices: self.take_notices() };
+        self.ui.json(&answer).map_err(|failure| failure.of_answer(None))
     }
 
     /// Says that the command's answer tells itself what notices of this kind would.

@@ -39,9 +39,19 @@ pub(crate) enum Failure {
     Command(Error, u8),
     /// stdout could not be written to. A pipe that was closed is not an error: who reads has seen enough.
     Output(io::Error),
+    /// So it was with the answer of a command that has done its work; with the answer, where that is a line.
+    Answer(io::Error, Option<String>),
 }
 
 impl Failure {
+    /// What was to be written is the answer: the work is done, and whoever does not see that would do it again.
+    pub(crate) fn of_answer(self, line: Option<&str>) -> Self {
+        match self {
+            Self::Output(error) => Self::Answer(error, line.map(str::to_owned)),
+            other => other,
+        }
+    }
+
     /// A command that cannot be run ends this as it ends a shell.
     pub(crate) fn command(error: Error) -> Self {
         let code = if error.kind == ErrorKind::NotFound { 127 } else { 126 };
@@ -101,12 +111,16 @@ impl<'a> Report<'a> {
         match outcome {
             Ok(Exit::Done) => ExitCode::SUCCESS,
             Ok(Exit::Code(code)) => ExitCode::from(code),
-            Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-            Err(Failure::Output(error)) => {
-                // Where that leads is not ours: removing snapshots would free nothing there.
-                let error = Error::from_io("cannot write to standard output", &error);
-                self.to_stderr(&error.with_hint("give it another place to go, or make room there"));
-                ExitCode::FAILURE
+            Err(Failure::Output(error) | Failure::Answer(error, _)) if error.kind() == io::ErrorKind::BrokenPipe => {
+                ExitCode::SUCCESS
+            }
+            Err(Failure::Output(error)) => self.no_output("cannot write to standard output", &error),
+            Err(Failure::Answer(error, line)) => {
+                let line = line.map_or_else(String::new, |line| format!(": {line}"));
+                self.no_output(
+                    &format!("it is done, but the answer cannot be written to standard output{line}"),
+                    &error,
+                )
             }
             Err(Failure::Failed(error)) => {
                 let code = exit_code(error.kind);
@@ -114,6 +128,12 @@ impl<'a> Report<'a> {
             }
             Err(Failure::Command(error, code)) => self.failed(error, code),
         }
+    }
+
+    /// Where standard output leads is not ours: removing snapshots would free nothing there.
+    fn no_output(&self, message: &str, error: &io::Error) -> ExitCode {
+        self.to_stderr(&Error::from_io(message, error).with_hint("give it another place to go, or make room there"));
+        ExitCode::FAILURE
     }
 
     fn failed(&self, mut error: Error, code: u8) -> ExitCode {

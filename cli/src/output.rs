@@ -79,12 +79,12 @@ impl Ui {
         write(&mut out).and_then(|()| out.flush()).map_err(Failure::Output)
     }
 
-    /// One line on stdout, alone.
+    /// The answer of a command that is one line, alone on stdout.
     pub(crate) fn line(&self, text: &str) -> Result<(), Failure> {
-        self.stdout(|out| writeln!(out, "{text}"))
+        self.stdout(|out| writeln!(out, "{text}")).map_err(|failure| failure.of_answer(Some(text)))
     }
 
-    /// A path on stdout, alone and byte for byte; on a terminal as it can be shown there.
+    /// The same of a path, byte for byte; on a terminal as it can be shown there.
     pub(crate) fn path(&self, path: &Path) -> Result<(), Failure> {
         use std::os::unix::ffi::OsStrExt;
         if self.stdout_terminal {
@@ -94,6 +94,7 @@ impl Ui {
             out.write_all(path.as_os_str().as_bytes())?;
             out.write_all(b"\n")
         })
+        .map_err(|failure| failure.of_answer(Some(&text::path(path))))
     }
 
     /// One JSON document on one line.

@@ -178,6 +178,37 @@ fn a_pipe_that_is_closed_is_no_error() {
 }
 
 #[test]
+fn what_is_done_is_said_where_the_answer_cannot_be_written() {
+    let world = World::new();
+    world.write("f", "old");
+    world.fs(["snapshot", "-m", "first"]);
+    world.write("f", "new");
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let told = |words: &[&str]| {
+        let mut ah = world.command(["agent", "fs"].iter().chain(words));
+        let output = ah.stdout(full.try_clone().unwrap()).stderr(Stdio::piped()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        let error = stderr.lines().find(|line| line.starts_with("error: ")).unwrap().to_owned();
+        assert!(error.starts_with("error: it is done, but the answer cannot be written"), "{stderr}");
+        (stderr, error.rsplit(' ').next().unwrap().to_owned())
+    };
+    let (stderr, safety) = told(&["restore", "first"]);
+    assert!(stderr.contains("`ah agent fs undo` takes it back"), "{stderr}");
+    assert_eq!((world.read("f").as_deref(), world.fs(["cat", &safety, "f"]).as_str()), (Some("old"), "new"));
+    told(&["undo", "--json"]);
+    assert_eq!(world.read("f").as_deref(), Some("new"));
+    for words in [&["branch", "first", "--name", "b"][..], &["seek", "first"]] {
+        let (_, path) = told(words);
+        assert_eq!(fs::read_to_string(PathBuf::from(path).join("f")).unwrap(), "old", "{words:?}");
+    }
+    let (_, id) = told(&["snapshot"]);
+    assert_eq!(told(&["rm", &id]).1, id);
+    assert_eq!(world.run(["agent", "fs", "show", &id]).code, 3);
+    world.fs(["release", "--all"]);
+}
+
+#[test]
 fn the_times_that_are_shown_are_times_that_can_be_said() {
     let world = World::new();
     world.write("f", "1");

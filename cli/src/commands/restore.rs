@@ -108,13 +108,14 @@ pub(crate) fn tell(app: &App, workspace: &Workspace, report: &RestoreReport, for
         app.answer(workspace.root(), &Shape { restore: report })?;
         return Ok(exit);
     }
-    if report.dry_run {
-        app.ui.stdout(|out| changes::write(out, app.ui.out, &report.changes))?;
-    } else if let Some(safety) = &report.safety {
-        app.ui.line(safety.id.as_str())?;
-    }
+    let told = match &report.safety {
+        _ if report.dry_run => app.ui.stdout(|out| changes::write(out, app.ui.out, &report.changes)),
+        Some(safety) => app.ui.line(safety.id.as_str()),
+        None => Ok(()),
+    };
+    // Also where that could not be written: it is done.
     aside(app, report, refused, forced);
-    Ok(exit)
+    told.map(|()| exit)
 }
 
 /// What there is to say beside the result; `refused`: of what would be, `forced` or not.

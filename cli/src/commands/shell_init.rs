@@ -1,5 +1,7 @@
 //! `ah shell-init`: what makes a shell tell recordings where its commands begin and end. The scripts are in `cli/src/shell/`.
 
+use std::io::Write;
+
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
@@ -46,7 +48,7 @@ pub(crate) fn run(app: &App, args: &ShellInitArgs) -> Outcome {
     if app.ui.json {
         app.ui.json(&Shape { shell, script })?;
     } else {
-        app.ui.line(script.trim_end())?;
+        app.ui.stdout(|out| writeln!(out, "{}", script.trim_end()))?;
     }
     Ok(Exit::Done)
 }

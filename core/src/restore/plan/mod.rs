@@ -499,15 +499,15 @@ impl<'a> Planner<'a> {
                     self.there.insert(dir);
                     break;
                 }
-                Ok(Some(_)) if self.wish.scope.holds(&dir) => {
+                Ok(Some(_)) => {
                     // Once for all that goes below.
                     if !self.in_the_way.contains(&dir) {
-                        self.conflict(&dir, "it is not a directory now, and has to be one for what goes below it");
+                        // Who has named others can name this one; an undo is of what it is of.
+                        let named = matches!(&self.wish.scope, Scope::Below(_)) && !self.wish.scope.holds(&dir);
+                        let or = if named { "; restore that, too" } else { "" };
+                        let why = format!("it is not a directory now, and has to be one for what goes below it{or}");
+                        self.conflict(&dir, why);
                     }
-                    return Ok(false);
-                }
-                Ok(Some(_)) => {
-                    self.conflict(path, format!("{dir} is not a directory now; restore that, too"));
                     return Ok(false);
                 }
                 Ok(None) | Err(Errno::NOTDIR | Errno::LOOP) => {

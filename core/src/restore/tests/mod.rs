@@ -167,7 +167,7 @@ fn a_path_whose_directory_is_a_file_now_is_refused() {
     lab.write("d", "file");
     let scope = Scope::Below(vec![path("d/f")]);
     let plan = lab.plan(&lab.snapshot(), &target, &Ask { scope, ..Ask::default() });
-    assert_eq!(paths(&plan.conflicts), set(&["d/f"]));
+    assert_eq!(paths(&plan.conflicts), set(&["d"]));
 }
 
 #[test]
@@ -544,12 +544,16 @@ fn what_cannot_go_below_what_is_in_the_way_is_not_told_once_more() {
     let target = lab.snapshot();
     std::fs::remove_dir_all(lab.at("dir")).unwrap();
     nix::unistd::mkfifo(&lab.at("dir"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    for (scope, told) in [
-        (Scope::Everything, "dir"),
-        (Scope::Below(vec![path("dir")]), "dir"),
-        (Scope::Below(vec![path("dir/a")]), "dir/a"),
+    let files = || [path("dir/a"), path("dir/sub/b")];
+    for (scope, is_named) in [
+        (Scope::Everything, false),
+        (Scope::Below(vec![path("dir")]), false),
+        (Scope::Below(files().to_vec()), true),
+        // Of an undo.
+        (Scope::Exactly(files().into()), false),
     ] {
         let plan = lab.plan(&lab.snapshot(), &target, &Ask { scope, ..Ask::default() });
-        assert_eq!(plan.conflicts.iter().map(|one| one.path.to_string()).collect::<Vec<_>>(), [told]);
+        let [told] = plan.conflicts.as_slice() else { panic!("{:?}", plan.conflicts) };
+        assert_eq!((told.path.clone(), told.reason.contains("restore that, too")), (path("dir"), is_named));
     }
 }

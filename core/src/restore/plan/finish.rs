@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use ah_plugin_api::{EntryKind, RelPath, Result};
 use rustix::io::Errno;
 
-use super::{Plan, Planner, SHUT, Step};
+use super::{CHANGED_AFTER, Plan, Planner, SHUT, Step};
 use crate::restore::LeftAlone;
 use crate::restore::at::{Tree, io};
 
@@ -55,7 +55,16 @@ impl Planner<'_> {
             if step.before.as_ref().is_none_or(|before| before.kind != EntryKind::Dir) {
                 continue;
             }
-            let names = self.tree.names(&step.path).map_err(|e| io(format!("cannot list {}", step.path), e))?;
+            let names = match self.tree.names(&step.path) {
+                Ok(names) => names,
+                // Somebody is at work there.
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
+                    let reason = CHANGED_AFTER.to_owned();
+                    self.plan.conflicts.push(LeftAlone { path: step.path.clone(), reason });
+                    continue;
+                }
+                Err(error) => return Err(io(format!("cannot list {}", step.path), error)),
+            };
             for name in names {
                 let child = step.path.join(&name)?;
                 if !decided.contains(&child) {

@@ -237,6 +237,24 @@ fn what_a_snapshot_cannot_give_any_more_keeps_nothing_else_from_coming_back() {
     assert_eq!((steps(&plan), plan.conflicts.len()), (vec!["absent".into(), "known".into(), "safety".into()], 0));
 }
 
+#[test]
+fn a_directory_that_goes_away_while_it_is_looked_at_is_in_the_way() {
+    let lab = Lab::like_git();
+    lab.write("d", "old");
+    lab.write("e", "old");
+    let target = lab.snapshot();
+    std::fs::remove_file(lab.at("d")).unwrap();
+    std::fs::create_dir(lab.at("d")).unwrap();
+    lab.write("e", "new");
+    let (safety, dir) = (lab.snapshot(), lab.at("d"));
+    // What was written just now is compared with what was saved, after that was looked at.
+    *lab.memory.on_read.lock().unwrap() = Some(Box::new(move |_| drop(std::fs::remove_dir(&dir))));
+    let plan = lab.plan(&safety, &target, &Ask::default());
+    assert!(!lab.at("d").exists());
+    assert_eq!(paths(&plan.conflicts), set(&["d"]));
+    assert_eq!(way_out(&plan.conflicts, false), "something is at work on these: repeat it when that has stopped");
+}
+
 /// Does something once files are being changed, when directories are there already.
 struct Meanwhile<F>(std::sync::Mutex<Option<F>>);
 

@@ -405,7 +405,7 @@ impl Store {
 
     /// Takes a snapshot away, for good even after a power cut; space comes back in [`Store::reclaim`]. Whether there was one.
     pub(crate) fn remove_snapshot(&self, _guard: &WriteGuard, id: &SnapshotId) -> Result<bool> {
-        reclaim::note_garbage(self)?;
+        reclaim::note_removal(self, id)?;
         refs::remove(&self.folders, id)
     }
 

@@ -10,7 +10,7 @@ use std::collections::HashSet as StdSet;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use ah_plugin_api::{Context, ErrorKind, LogLevel, Reclaimed, Result, text};
+use ah_plugin_api::{Context, ErrorKind, LogLevel, Reclaimed, Result, SnapshotId, text};
 use gix::ObjectId;
 use gix::hashtable::HashSet;
 use gix::objs::{CommitRefIter, Kind, TreeRefIter};
@@ -31,29 +31,64 @@ const FACTOR: u64 = 10;
 /// Packs whose objects are larger than this on average are merged among themselves, and seldom.
 const BULKY: u64 = 256 << 10;
 
-/// Notes that something may have become garbage: a byte at the end of a file, which no crash can tear.
+/// A note that something may have become garbage.
+const NOTE: u8 = b'x';
+/// Beside it: a sixteenth of the store may have.
+const SIXTEENTH: u8 = b'X';
+
+/// Notes that something may have become garbage: at the end of a file, where a crash tears nothing that was noted before.
 pub(super) fn note_garbage(store: &Store) -> Result<()> {
+    note(store, 0)
+}
+
+/// Notes that what a snapshot alone needs is about to become garbage. The caller has the lock.
+pub(super) fn note_removal(store: &Store, id: &SnapshotId) -> Result<()> {
+    note(store, share(store, id).unwrap_or(0))
+}
+
+fn note(store: &Store, sixteenths: usize) -> Result<()> {
     use rustix::fs::{Mode, OFlags};
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut notes = vec![NOTE];
+    notes.resize(1 + sixteenths, SIXTEENTH);
     files::step()
         .and_then(|()| rustix::fs::openat(&store.folders.store, GARBAGE, flags, Mode::from_raw_mode(0o600)))
-        .and_then(|file| files::write_all(file, b"x"))
+        .and_then(|file| files::write_all(file, &notes))
         .doing(|| "note garbage in the store".to_owned())
 }
 
-fn garbage(store: &Store) -> Result<u64> {
-    Ok(files::open_file(&store.folders.store, GARBAGE)?.map_or(0, |(_, size)| size))
+/// How many sixteenths of the store the pack has that a snapshot was written to; none once that was merged.
+fn share(store: &Store, id: &SnapshotId) -> Option<usize> {
+    let commit = refs::one(&store.folders, id).ok()??;
+    let packs = store.packs();
+    let (pack, _) = packs.find(&commit)?;
+    let whole: u64 = packs.packs.iter().map(|pack| pack.size).sum();
+    let is_its_own = files::exists(&store.folders.hints, &pack.name);
+    is_its_own.then(|| usize::try_from(pack.size.saturating_mul(16) / whole.max(1)).unwrap_or(16))
 }
 
-/// Takes back `seen` notes; later ones stay. The caller has the lock.
-fn settle_garbage(store: &Store, seen: u64) -> Result<()> {
+fn garbage(store: &Store) -> Result<Vec<u8>> {
+    files::read_file(&store.folders.store, GARBAGE, u64::MAX).map(Option::unwrap_or_default)
+}
+
+/// Takes back the first `seen` bytes of notes; later ones stay. The caller has the lock.
+fn settle_garbage(store: &Store, seen: usize) -> Result<()> {
     let now = garbage(store)?;
-    if now > seen {
-        let rest = vec![b'x'; usize::try_from(now - seen).unwrap_or(1)];
-        let tmp = store.folders.tmp.as_fd();
-        return files::put(tmp, store.folders.store.as_fd(), GARBAGE, &rest, 0o600, false);
+    match now.get(seen..) {
+        Some(rest @ [_, ..]) => {
+            let tmp = store.folders.tmp.as_fd();
+            files::put(tmp, store.folders.store.as_fd(), GARBAGE, rest, 0o600, false)
+        }
+        _ => files::remove(&store.folders.store, GARBAGE).map(drop),
     }
-    files::remove(&store.folders.store, GARBAGE).map(drop)
+}
+
+/// Whether a sweep, which looks at all that the snapshots hold, is worth it unasked: of a quarter of the store, or of what was there of snapshots; where there
+/// are few of these, of half of them.
+fn is_due(notes: &[u8], snapshots: u64) -> bool {
+    let count = |kind| notes.iter().filter(|note| **note == kind).count() as u64;
+    let removed = count(NOTE);
+    count(SIXTEENTH) >= 4 || removed > 0 && removed >= snapshots / 4 && removed >= snapshots.min(16)
 }
 
 /// Notes that a pack is about to appear whose ref is not there yet. The caller has the lock.
@@ -198,7 +233,7 @@ pub(super) fn run(store: &Store, auto: bool, cx: &Context<'_>) -> Result<Reclaim
         files::remove(merging, name)?;
         out.actions.push("removed a pack that was not finished".into());
     }
-    let seen = {
+    let notes = {
         let _guard = store.lock(cx)?;
         tidy(store)?;
         sync::pending(store)?;
@@ -207,7 +242,7 @@ pub(super) fn run(store: &Store, auto: bool, cx: &Context<'_>) -> Result<Reclaim
     };
     tidy_orphans(store, &mut out, cx)?;
     let snapshots = refs::all(&store.folders, cx)?.snapshots.len() as u64;
-    let sweep = if auto { seen >= 16 && seen >= snapshots / 4 } else { seen > 0 };
+    let sweep = if auto { is_due(&notes, snapshots) } else { !notes.is_empty() };
     // Whoever publishes meanwhile may need what this does not know of; then it is looked at once more.
     for _ in 0..3 {
         let needed = if sweep { needed(store, cx)? } else { None };
@@ -229,7 +264,7 @@ pub(super) fn run(store: &Store, auto: bool, cx: &Context<'_>) -> Result<Reclaim
             let _guard = store.lock(cx)?;
             if fresh_needs(store, needed, cx)?.is_some() {
                 keep::sweep(store, &needed.kept, &mut out)?;
-                settle_garbage(store, seen)?;
+                settle_garbage(store, notes.len())?;
             }
         }
         break;

@@ -150,6 +150,33 @@ fn packs_that_nothing_needs_go_before_others_are_merged() {
 }
 
 #[test]
+fn what_much_of_the_store_is_of_is_dropped_unasked() {
+    let f = fixture();
+    // Nothing of one is in another.
+    const SIZE: u64 = 200_000;
+    let large = |n: u64| {
+        let mut dice = Dice(n);
+        vec![("f".to_owned(), (0..SIZE).map(|_| dice.roll(256) as u8).collect::<Vec<_>>())]
+    };
+    let remove = |names: std::ops::Range<u64>| {
+        names.for_each(|n| {
+            assert!(f.store.remove_snapshot(&f.store.lock(&Context::quiet()).unwrap(), &id(&format!("s{n}"))).unwrap());
+        });
+        f.store.reclaim(true, &Context::quiet()).unwrap();
+        f.store.disk_usage().unwrap() / SIZE
+    };
+    (0..6).for_each(|n| drop(publish(&f.store, &format!("s{n}"), &large(n), &[], Durability::Durable).unwrap()));
+    assert_eq!(remove(0..1), 6, "a sixth is not worth a look at all of it");
+    assert_eq!(remove(1..2), 4);
+    // In one pack nobody tells how large each was: they go once no more are left than went.
+    f.store.reclaim(false, &Context::quiet()).unwrap();
+    assert_eq!(remove(2..3), 4);
+    assert_eq!(remove(3..4), 2);
+    assert_eq!(remove(4..6), 0);
+    assert!(!f.temp.path().join("garbage").exists());
+}
+
+#[test]
 fn a_disk_that_fails_while_merging_or_sweeping_loses_nothing() {
     for fault in [Fault::NoSpace, Fault::Killed, Fault::Short] {
         for step in 0.. {

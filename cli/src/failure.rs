@@ -210,7 +210,7 @@ impl<'a> Report<'a> {
                 format!("too many files are open: `ulimit -n` shows how many may be, `ulimit -n 4096` lets there be more; then repeat `{whole}`")
             }
             ErrorKind::ResourceExhausted => {
-                "free some space: `df -h` shows which disk is full, `quota -s` which quota is used up, `ah agent fs prune keep-last=20 --dry-run` which snapshots can go, `ah agent fs branches` which branches".to_owned()
+                "free some space: `df -h` shows which disk is full (`df -i`: which takes no more files), `quota -s` which quota is used up, `ah agent fs prune keep-last=20 --dry-run` which snapshots can go, `ah agent fs branches` which branches; `ah agent fs gc` gives back what was removed before".to_owned()
             },
             ErrorKind::Unavailable => "ah agent fs providers".to_owned(),
             ErrorKind::DataLoss => {

@@ -91,7 +91,8 @@ impl Error {
         this.errno = error.raw_os_error();
         this.causes.push(error.to_string());
         let which = match error.kind() {
-            std::io::ErrorKind::StorageFull => "`df -h` shows which disk is full",
+            // Of what a disk has room for, files may be what is used up.
+            std::io::ErrorKind::StorageFull => "`df -h` shows which disk is full, `df -i` which takes no more files",
             // Which `df` knows nothing of.
             std::io::ErrorKind::QuotaExceeded => {
                 "`quota -s`, or on Btrfs `btrfs qgroup show -r DIR`, shows which quota is used up"
@@ -99,7 +100,7 @@ impl Error {
             _ => return this,
         };
         let hint = format!(
-            "free some space, then repeat: {which}; `ah agent fs prune` removes old snapshots, `ah agent fs rm` branches"
+            "free some space, then repeat: {which}; `ah agent fs prune` removes old snapshots, `ah agent fs rm` branches, and `ah agent fs gc` gives back what was removed before"
         );
         this.with_hint(hint)
     }
@@ -152,7 +153,8 @@ mod tests {
             assert_eq!(error.kind, ErrorKind::ResourceExhausted);
             error.hint.unwrap_or_default()
         };
-        assert!(hint(ENOSPC).contains("`df -h`") && !hint(ENOSPC).contains("quota"));
+        assert!(hint(ENOSPC).contains("`df -h`") && hint(ENOSPC).contains("`df -i`"));
+        assert!(!hint(ENOSPC).contains("quota"));
         assert!(hint(EDQUOT).contains("`quota -s`") && !hint(EDQUOT).contains("df -h"));
         // Neither has to do with any disk.
         assert_eq!(hint(EMFILE), "");

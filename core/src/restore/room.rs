@@ -30,7 +30,9 @@ impl Workspace {
         let quota = Some(Errno::DQUOT.raw_os_error());
         let hint = if error.errno != quota && self.is_the_full_one() {
             let root = text::shell(self.root().as_os_str());
-            Some(format!("the workspace's disk is full; free some space there (`df -h {root}`), then repeat"))
+            Some(format!(
+                "the workspace's disk is full; free some space there (`df -h {root}`, `df -i {root}`), then repeat"
+            ))
         } else {
             error.hint.clone()
         };
@@ -48,8 +50,10 @@ impl Workspace {
         let own = (!told.is_empty()).then(|| {
             format!("delete what nobody needs of what came, or grew, after that snapshot: {}", told.join(", "))
         });
-        let gc = "`ah agent fs gc` gives back what was removed before".to_owned();
-        error.with_hint(own.into_iter().chain(hint).chain([gc]).collect::<Vec<_>>().join("; "))
+        match own.into_iter().chain(hint).collect::<Vec<_>>() {
+            nothing if nothing.is_empty() => error,
+            hints => error.with_hint(hints.join("; ")),
+        }
     }
 
     /// Whether it is the workspace's disk that is full, and not that of `AH_HOME`. What did not fit is gone again by now, so the one with less

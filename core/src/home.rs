@@ -6,7 +6,7 @@
 //! workspaces/<id>/                       registry/, session.rs, timeline/
 //! leases/<id>.json   mounts/<id>         seek/
 //! branches/<id>.json branches/<name>/    branch/
-//! trash/                                 emptied by gc        reserve  room for a removal on a full disk
+//! trash/                                 emptied by gc        reserve, reserve-2, …  room for a removal on a full disk
 //! ```
 
 use std::fs;
@@ -21,7 +21,10 @@ use crate::registry::Identity;
 use crate::{attend, mounts, text};
 
 const VERSION: u32 = 1;
-/// Bytes of the file `reserve`: a few blocks, for a few lines and small files.
+/// The files that are given up on a full disk. Those after the first are empty, for one that takes no more files.
+const RESERVES: [&str; 8] =
+    ["reserve", "reserve-2", "reserve-3", "reserve-4", "reserve-5", "reserve-6", "reserve-7", "reserve-8"];
+/// Bytes of the first: a few blocks, for a few lines and small files.
 const RESERVE: usize = 64 << 10;
 /// Where it is if nobody says otherwise, as people write it.
 const DEFAULT: &str = "~/.ah";
@@ -217,15 +220,17 @@ impl Home {
 
     /// Keeps room for removals and gc, should the disk be full then. Best effort.
     pub(crate) fn keep_reserve(&self) {
-        let path = self.path.join("reserve");
-        if !path.exists() {
-            let _ = fsio::replace(&path, &[0x20; RESERVE], Durability::Instant);
+        for (at, name) in RESERVES.iter().enumerate() {
+            let (path, content) = (self.path.join(name), if at == 0 { &[0x20; RESERVE][..] } else { &[] });
+            if !path.exists() {
+                let _ = fsio::replace(&path, content, Durability::Instant);
+            }
         }
     }
 
     /// Does what is to free a full disk: once more with that room given up, if it fails for want of it.
     pub(crate) fn with_reserve<T>(&self, run: impl Fn() -> Result<T>) -> Result<T> {
-        let given_up = || fs::remove_file(self.path.join("reserve")).is_ok();
+        let given_up = || RESERVES.iter().filter(|name| fs::remove_file(self.path.join(name)).is_ok()).count() > 0;
         match run() {
             Err(error) if error.kind == ErrorKind::ResourceExhausted && given_up() => run(),
             done => done,

@@ -12,13 +12,16 @@ use crate::support::{User, World, is_root, skip};
 
 /// Mounts a small filesystem; false (and a message) if the tests may not.
 fn small_disk(at: &Path, megabytes: u32) -> bool {
+    mounted(at, &format!("size={megabytes}m"))
+}
+
+fn mounted(at: &Path, options: &str) -> bool {
     if !is_root() {
         skip("needs root, to mount");
         return false;
     }
     fs::create_dir_all(at).unwrap();
-    let size = format!("size={megabytes}m");
-    let status = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(at).status().unwrap();
+    let status = Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(at).status().unwrap();
     assert!(status.success());
     true
 }
@@ -142,6 +145,35 @@ fn full_disk(label: &str) -> bool {
     world.write("big", "another small one");
     world.fs(["snapshot"]);
     true
+}
+
+#[test]
+fn a_disk_that_takes_no_more_files_is_freed_by_the_same() {
+    let world = World::new();
+    if !mounted(&world.path("state"), "size=16m,nr_inodes=400") {
+        return;
+    }
+    world.use_git();
+    let ids: Vec<String> = (0..8u8)
+        .map(|number| {
+            world.write("f", [number; 100]);
+            world.fs(["snapshot"])
+        })
+        .collect();
+    world.wait_for_background();
+    let filler = world.path("state/filler");
+    fs::create_dir(&filler).unwrap();
+    let fill = |name| assert!((0..).any(|number| fs::write(filler.join(format!("{name}{number}")), "").is_err()));
+    fill("a");
+    world.write("f", "new");
+    let ran = world.run(["agent", "fs", "snapshot"]);
+    assert!(ran.code == 1 && ran.stderr.contains("`df -i`"), "{ran:?}");
+    // What that had begun is gone again.
+    fill("b");
+    assert_eq!(world.fs(["rm", &ids[0]]), ids[0]);
+    world.fs(["gc"]);
+    world.fs(["snapshot"]);
+    assert_eq!(world.fs(["cat", &ids[7], "f"]).as_bytes(), [7; 100]);
 }
 
 #[test]

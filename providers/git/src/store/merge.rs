@@ -166,8 +166,11 @@ impl<'s> Merge<'s> {
         self.live.is_none_or(|live| live.contains(&self.items[at as usize].id))
     }
 
-    /// Writes the new pack, to disk; none if there is nothing to write.
+    /// Writes the new pack, to disk; none if there is nothing to write. Then no file is made either, for which a full disk may have no room.
     pub(super) fn write(mut self, cx: &Context<'_>) -> Result<Option<Finished>> {
+        if !(0..self.items.len() as u32).any(|at| self.is_live(at)) {
+            return Ok(None);
+        }
         let mut out = PackWriter::new(self.store.folders.merge.as_fd())?;
         for at in 0..self.items.len() as u32 {
             if at % 64 == 0 {
@@ -179,7 +182,7 @@ impl<'s> Merge<'s> {
                 self.emit(at, &mut out, cx)?;
             }
         }
-        if out.count() == 0 { Ok(None) } else { out.finish(true).map(Some) }
+        out.finish(true).map(Some)
     }
 
     fn damaged(&self, at: u32, why: impl std::fmt::Display) -> ah_plugin_api::Error {

@@ -203,7 +203,7 @@ impl<'a> Report<'a> {
             ErrorKind::InvalidArgument => format!("{} --help", hint::command_named(self.arguments)),
             ErrorKind::NotFound => return None,
             ErrorKind::AlreadyExists => "choose another name".to_owned(),
-            ErrorKind::PermissionDenied => "`id` and `ls -ld` show who may; repeat it as the owner".to_owned(),
+            ErrorKind::PermissionDenied => "`id` and `ls -ld` show who may: what is yours, `chmod u+rwX PATH` opens; else repeat it as the owner".to_owned(),
             ErrorKind::FailedPrecondition | ErrorKind::Unsupported => "ah agent fs status".to_owned(),
             ErrorKind::Conflict | ErrorKind::Busy => format!("wait a moment, then repeat `{whole}`"),
             ErrorKind::ResourceExhausted if matches!(error.errno, Some(ENFILE | EMFILE)) => {

@@ -225,6 +225,23 @@ fn a_directory_of_somebody_else_is_refused_with_nothing_changed() {
     assert_eq!([world.read("theirs/f").as_deref(), world.read("mine").as_deref()], [Some("new"); 2]);
 }
 
+#[test]
+fn what_is_ones_own_and_shut_is_said_to_be_opened() {
+    if !is_root() {
+        return skip("needs root, to act as an ordinary user");
+    }
+    let world = World::of(User::Ordinary);
+    world.use_git();
+    world.write("f", "old");
+    world.fs(["snapshot"]);
+    world.wait_for_background();
+    let workspaces = world.path("state/workspaces");
+    fs::set_permissions(&workspaces, fs::Permissions::from_mode(0)).unwrap();
+    let ran = world.run(["agent", "fs", "snapshot"]);
+    fs::set_permissions(&workspaces, fs::Permissions::from_mode(0o700)).unwrap();
+    assert!(ran.code == 1 && ran.stderr.contains("`chmod u+rwX PATH`"), "{ran:?}");
+}
+
 /// A command under strace, which makes a system call fail.
 fn under_strace(world: &World, ah: &Command, call: &str, error: &str) -> Command {
     let mut strace = Command::new("strace");

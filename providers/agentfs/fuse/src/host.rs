@@ -69,6 +69,8 @@ pub(crate) enum Aside {
     Stale(Ino),
     /// Where data or a hole begins, at or behind an offset.
     Seek(Ino, u64, Seek, ReplyLseek),
+    /// A file has become longer by `fallocate`, from an end on, which is not answered yet.
+    Longer(Ino, u64, ReplyEmpty),
 }
 
 impl Aside {
@@ -80,6 +82,12 @@ impl Aside {
                 // It does not by itself hand on what was written through a mapping.
                 let _ = kernel.inval_inode(INodeNo(ino), from.cast_signed(), 0);
                 offset(reply, tree.wait().0.seek(ino, from, what));
+            }
+            Self::Longer(ino, end, reply) => {
+                // What a mapping put behind the end, in the last page, would be in the file once the kernel knows of the new one. It holds no page for a
+                // `fallocate`, so that this one can be had; for a `write` it may.
+                let _ = kernel.inval_inode(INodeNo(ino), end.cast_signed(), 1);
+                reply.ok();
             }
         }
     }
@@ -221,28 +229,29 @@ impl Host {
         lock(&self.plain).remove(&ino);
     }
 
-    fn allocate(&self, request: &Request, ino: Ino, offset: u64, length: u64, mode: i32) -> Result<()> {
+    /// Gives the end that the file had, if it has become longer.
+    fn allocate(&self, request: &Request, ino: Ino, offset: u64, length: u64, mode: i32) -> Result<Option<u64>> {
         let flags = FallocateFlags::from_bits_retain(mode as u32);
         let keep = FallocateFlags::KEEP_SIZE;
-        let (length, how) = match flags {
-            _ if flags.is_empty() => (length, Allocate::Extend),
-            _ if flags == keep => (length, Allocate::Keep),
-            _ if flags == FallocateFlags::PUNCH_HOLE | keep => (length, Allocate::Punch),
-            _ if flags == FallocateFlags::ZERO_RANGE => (length, Allocate::Zero),
-            // Zeros up to the end, which stays.
-            _ if flags == FallocateFlags::ZERO_RANGE | keep => {
-                let size = self.view().getattr(ino)?.size;
-                let within = size.saturating_sub(offset).min(length);
-                if within == 0 {
-                    return Ok(());
-                }
-                (within, Allocate::Zero)
-            }
+        let (how, stays) = match flags {
+            _ if flags.is_empty() => (Allocate::Extend, false),
+            _ if flags == keep => (Allocate::Keep, true),
+            _ if flags == FallocateFlags::PUNCH_HOLE | keep => (Allocate::Punch, true),
+            _ if flags == FallocateFlags::ZERO_RANGE => (Allocate::Zero, false),
+            _ if flags == FallocateFlags::ZERO_RANGE | keep => (Allocate::Zero, true),
             _ => return Err(Error::Unsupported),
         };
         // The kernel leaves all of that to us.
         self.strip(ino, request.uid() != 0)?;
-        self.view().fallocate(ino, offset, length, how)
+        let end = self.view().getattr(ino)?.size;
+        // Zeros up to the end, which stays.
+        let within = how == Allocate::Zero && stays;
+        let length = if within { end.saturating_sub(offset).min(length) } else { length };
+        if length > 0 {
+            self.view().fallocate(ino, offset, length, how)?;
+        }
+        // The kernel lets one at a time change where a file ends.
+        Ok((!stays && offset.saturating_add(length) > end).then_some(end))
     }
 }
 
@@ -559,7 +568,11 @@ impl Filesystem for Host {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        empty(reply, self.allocate(request, ino.0, offset, length, mode));
+        match self.allocate(request, ino.0, offset, length, mode) {
+            // Nobody listens any more when all is over, and nobody asks.
+            Ok(Some(end)) => _ = self.aside.send(Aside::Longer(ino.0, end, reply)),
+            outcome => empty(reply, outcome.map(drop)),
+        }
     }
 
     fn lseek(&self, _: &Request, ino: INodeNo, _: FileHandle, at: i64, whence: i32, reply: ReplyLseek) {

@@ -31,6 +31,33 @@ m[9:10] = b'd'; print(os.lseek(f, 0, os.SEEK_DATA), os.pread(f, 3, 500000), m[9:
     unmount(mount);
 }
 
+#[test]
+fn what_a_mapping_has_behind_the_end_is_not_in_what_fallocate_makes_longer() {
+    let Some(lab) = Lab::new() else { return };
+    let (workspace, mount) = lab.mount("work");
+    let branch = workspace.branches()[0].id;
+    let script = "python3 -c \"
+import ctypes, mmap, os
+f = os.open('tail', os.O_RDWR | os.O_CREAT); os.ftruncate(f, 4096)
+m = mmap.mmap(f, 4096)
+longer = lambda how, at, size: ctypes.CDLL(None).fallocate(f, how, *map(ctypes.c_long, (at, size)))
+for how in ((0, 0, 4000), (16, 8000, 4000)):
+    os.ftruncate(f, 100); m[:] = b'x' * 4096
+    print(longer(*how), m[99:101], sum(map(bool, os.pread(f, 20000, 0))), end=' ')
+    m[50:51] = b'y'; m.flush()
+    print(os.pread(f, 4, 49), os.fstat(f).st_size)\"";
+    let mut expected = String::new();
+    for size in [4000, 12000] {
+        expected += &format!("0 b'x\\x00' 100 b'xyxx' {size}\n");
+    }
+    assert_eq!(sh(mount.at(), script), expected);
+    let snapshot = workspace.snapshot(branch, b"", ah_agentfs::Class::Instant).unwrap();
+    let view = workspace.view_of(snapshot).unwrap();
+    let held = view.read(view.lookup(ah_agentfs::ROOT, b"tail").unwrap().ino, 0, 20000).unwrap();
+    assert_eq!((held.len(), held.iter().filter(|byte| **byte != 0).count()), (12000, 100));
+    unmount(mount);
+}
+
 /// Who lists with attributes is answered for many directories at once, and what of that comes through late is not taken for news of those in
 /// which names came meanwhile.
 #[test]

@@ -127,12 +127,20 @@ impl Host {
         }
     }
 
+    /// Has the kernel ask for an inode's attributes again, before it is answered.
+    fn renew(&self, ino: INodeNo) {
+        if let Some(kernel) = self.kernel.get() {
+            // Attributes alone: it waits for nobody.
+            let _ = kernel.inval_inode(ino, -1, 0);
+        }
+    }
+
     /// A name in a directory came or went, about to be answered. The kernel by itself forgets the directory's attributes then, but takes them for known again by an answer
     /// that was given before and comes through later, to who lists what is above, say. Told of it, it takes none that is older.
     fn changed<T>(&self, directory: INodeNo, outcome: Result<T>) -> Result<T> {
-        if let (Ok(_), Some(kernel)) = (&outcome, self.kernel.get()) {
-            // Attributes alone: it waits for nobody. Who asked holds the directory.
-            let _ = kernel.inval_inode(directory, -1, 0);
+        if outcome.is_ok() {
+            // Who asked holds the directory.
+            self.renew(directory);
         }
         outcome
     }
@@ -170,6 +178,8 @@ impl Host {
             let mode = stripped(attr.mode);
             if attr.kind == Kind::File && mode != attr.mode {
                 self.view().setattr(ino, SetAttr { mode: Some(mode), ..SetAttr::default() })?;
+                // Behind a write it asks for size and times alone.
+                self.renew(INodeNo(ino));
             }
         }
         if lock(&self.plain).contains(&ino) {

@@ -58,6 +58,19 @@ for how in ((0, 0, 4000), (16, 8000, 4000)):
     unmount(mount);
 }
 
+/// Also to who asks for nothing but them.
+#[test]
+fn what_loses_its_set_id_bits_is_shown_without_them() {
+    let Some(lab) = Lab::new() else { return };
+    let (_workspace, mount) = lab.mount("work");
+    for script in ["echo x >> tool", "fallocate -l 9999 tool", "fallocate -nzo 99999 -l 4 tool"] {
+        sh(mount.at(), "echo x > tool; chmod 6777 tool");
+        let as_other = format!("setpriv --reuid={USER} --clear-groups sh -c '{script}'; stat -c %a tool");
+        assert_eq!(sh(mount.at(), &as_other), "777\n", "{script}");
+    }
+    unmount(mount);
+}
+
 /// Who lists with attributes is answered for many directories at once, and what of that comes through late is not taken for news of those in
 /// which names came meanwhile.
 #[test]

@@ -56,6 +56,8 @@ const THROUGH: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 
 /// The largest value of an extended attribute, in bytes, as the kernel has it.
 pub(crate) const XATTR: usize = 64 << 10;
+/// How long a list of their names is at most, each with a NUL behind it: no longer one is given to anybody.
+pub(crate) const XATTR_NAMES: usize = 64 << 10;
 
 fn kind(kind: FileType) -> Option<Kind> {
     Some(match kind {
@@ -354,7 +356,7 @@ pub(crate) fn xattrs(file: &File) -> Result<Vec<Xattr>> {
 
 /// The names of an open file's extended attributes.
 pub(crate) fn xattr_names(file: &File) -> rustix::io::Result<Vec<Vec<u8>>> {
-    let mut list = vec![0; XATTR];
+    let mut list = vec![0; XATTR_NAMES];
     let length = match rustix::fs::flistxattr(file, &mut list) {
         Err(Errno::BADF) => rustix::fs::listxattr(by_number(file), &mut list)?,
         answer => answer?,

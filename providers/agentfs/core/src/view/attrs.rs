@@ -5,7 +5,7 @@ use std::fs::File;
 
 use crate::error::{Error, Result};
 use crate::lock;
-use crate::lower::{self, XATTR, xattrs};
+use crate::lower::{self, XATTR, XATTR_NAMES, xattrs};
 use crate::platform;
 use crate::rows::chunk::BLOCK;
 use crate::rows::key;
@@ -121,7 +121,7 @@ impl View {
         Ok(names.into_iter().collect())
     }
 
-    /// Sets an extended attribute.
+    /// Sets an extended attribute. [`Error::NoSpace`] if the names of all would not fit into one list any more: then nobody could read that.
     pub fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
         if value.len() > XATTR {
             return Err(Error::Invalid("an attribute's value is too long"));
@@ -151,6 +151,12 @@ impl View {
         match how {
             SetXattr::Create if there => return Err(Error::Exists),
             SetXattr::Replace if !there => return Err(Error::NoAttribute),
+            _ if !there => {
+                let names: usize = self.listxattr(ino)?.iter().map(|name| name.len() + 1).sum();
+                if names + name.len() + 1 > XATTR_NAMES {
+                    return Err(Error::NoSpace);
+                }
+            }
             _ => {}
         }
         let mut node = self.node_to_change(ino, None)?;

@@ -228,6 +228,14 @@ fn extended_attributes_over_those_below() {
         assert!(matches!(view.getxattr(ino, b"user.below"), Err(Error::NoAttribute)));
     }
     assert_eq!(view.listxattr(ino).unwrap(), Vec::<Vec<u8>>::new());
+    // As many names as one list takes, each with a NUL behind it.
+    let name = |n: usize| format!("user.{n:0250}").into_bytes();
+    (0..256).for_each(|n| view.setxattr(ino, &name(n), b"1", SetXattr::Any).unwrap());
+    assert!(matches!(view.setxattr(ino, b"user.x", b"1", SetXattr::Any), Err(Error::NoSpace)));
+    view.setxattr(ino, &name(7), b"2", SetXattr::Any).unwrap();
+    view.removexattr(ino, &name(9)).unwrap();
+    view.setxattr(ino, b"user.x", b"1", SetXattr::Any).unwrap();
+    assert_eq!(view.listxattr(ino).unwrap().len(), 256);
     let old = workspace.view_of(before).unwrap();
     let ino = at(&old, "file");
     assert_eq!(old.getxattr(ino, b"user.a").unwrap(), [0, 255]);

@@ -1,7 +1,8 @@
 //! Runs the cases, each with a time limit, in a directory of its own.
 //!
 //! A provider in a process of its own is killed when a case takes too long, and the next case starts another. One in
-//! this process cannot be: its thread is left behind, and after a few of those the rest is not tried.
+//! this process cannot be: its thread is left behind. After a few calls that did not return, the rest is not tried; a case that took
+//! too long by all it did, on a slow machine, is none of these.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -20,6 +21,7 @@ use crate::fixture::{Fixture, Witnesses};
 use crate::report::{CaseReport, Outcome, Report};
 use crate::scratch::{Scratch, mounts_below};
 use crate::target::Target;
+use crate::witness::Witness;
 
 /// How to run the suite.
 #[derive(Debug, Clone)]
@@ -30,7 +32,7 @@ pub struct Options {
     pub only: Vec<String>,
     /// The longest that a case may take.
     pub limit: Duration,
-    /// After this many cases that took too long, the rest is not tried.
+    /// After this many calls that did not return, the rest is not tried.
     pub max_hangs: usize,
     /// Cases that will fail, and why.
     pub expected: Vec<Expected>,
@@ -91,8 +93,8 @@ pub fn run(target: &Arc<dyn Target>, options: &Options, each: &mut dyn FnMut(&Ca
             report.fault = Some(message);
             return report.close(options.strict);
         }
-        Ended::Hung(message) => {
-            report.fault = Some(message);
+        Ended::Late(late) => {
+            report.fault = Some(late.message);
             return report.close(options.strict);
         }
     };
@@ -177,7 +179,7 @@ impl Run<'_> {
             return Outcome::Skipped { reason: need.to_string(), prerequisite };
         }
         if self.hangs.load(Ordering::Relaxed) >= self.options.max_hangs {
-            let message = "not tried, after so many that took too long".to_owned();
+            let message = "not tried, after so many calls that hung".to_owned();
             return Outcome::Failed { message, trace: Vec::new() };
         }
         let expected = self.options.expected.iter().find(|expected| expected.case == case.id);
@@ -190,9 +192,11 @@ impl Run<'_> {
             }
             (Ended::Troubled(Trouble::Failed(message), trace), None) => Outcome::Failed { message, trace },
             // Never expected: nobody can live with a call that does not return.
-            (Ended::Hung(message), _) => {
-                self.hangs.fetch_add(1, Ordering::Relaxed);
-                Outcome::Failed { message, trace: Vec::new() }
+            (Ended::Late(late), _) => {
+                if late.hangs {
+                    self.hangs.fetch_add(1, Ordering::Relaxed);
+                }
+                Outcome::Failed { message: late.message, trace: Vec::new() }
             }
         }
     }
@@ -223,7 +227,47 @@ fn first_look(f: &Fixture) -> Check<(Description, bool)> {
 enum Ended<T> {
     Passed(T),
     Troubled(Trouble, Vec<String>),
-    Hung(String),
+    Late(Late),
+}
+
+/// Why a case was not over in time.
+struct Late {
+    message: String,
+    /// Whether one call has had as long as the whole case.
+    hangs: bool,
+}
+
+impl Late {
+    /// A call that was made late has its time, too, which `wait` waits for, before it is the one to blame.
+    fn of(witnesses: &Witnesses, limit: Duration, wait: impl FnOnce(Duration)) -> Self {
+        let longest = || {
+            let running = seen_by(witnesses).into_iter().flat_map(|witness| witness.running());
+            running.max_by_key(|(_, since)| *since)
+        };
+        let began = longest();
+        if let Some((_, since)) = began {
+            wait(limit.saturating_sub(since));
+        }
+        let limited = limit.as_secs_f64();
+        match (began, longest()) {
+            (_, Some((name, since))) if since >= limit => {
+                let since = since.as_secs_f64();
+                let message = format!("{name}, called {since:.0} s ago, did not return within the case's {limited} s");
+                Self { message, hangs: true }
+            }
+            (began, _) => {
+                let had_run =
+                    |(name, since): (_, Duration)| format!(" ({name} had run for {:.0} s)", since.as_secs_f64());
+                let had_run = began.map(had_run).unwrap_or_default();
+                let message = format!("the case took more than {limited} s{had_run}: `--limit` gives it more");
+                Self { message, hangs: false }
+            }
+        }
+    }
+}
+
+fn seen_by(witnesses: &Witnesses) -> Vec<Arc<Witness>> {
+    witnesses.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 /// Runs `body` in a thread and a directory of its own, and clears up behind it.
@@ -261,7 +305,8 @@ fn with_limit<T: Send + 'static>(
         })
     };
     let received = receiver.recv_timeout(options.limit);
-    let seen: Vec<_> = witnesses.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let received = received.map_err(|_| Late::of(&witnesses, options.limit, |rest| _ = receiver.recv_timeout(rest)));
+    let seen = seen_by(&witnesses);
     let ended = match received {
         Ok(Ok(result)) => judge(&seen)
             .map_or(Ended::Passed(result), |message| Ended::Troubled(Trouble::Failed(message), trace(&seen))),
@@ -271,21 +316,14 @@ fn with_limit<T: Send + 'static>(
             Ended::Troubled(Trouble::Failed(message), trace(&seen))
         }
         Ok(Err(skip)) => Ended::Troubled(skip, Vec::new()),
-        Err(_) => {
-            let running: Vec<_> = seen.iter().flat_map(|witness| witness.running()).collect();
-            let what = running.first().map_or_else(
-                || "the case".to_owned(),
-                |(name, since)| format!("{name}, called {:.0} s ago,", since.as_secs_f64()),
-            );
-            Ended::Hung(format!("{what} did not return within the case's {} s", options.limit.as_secs_f64()))
-        }
+        Err(late) => Ended::Late(late),
     };
     for witness in &seen {
-        if let (Ended::Hung(_), Some(process)) = (&ended, &witness.instance().process) {
+        if let (Ended::Late(_), Some(process)) = (&ended, &witness.instance().process) {
             process.kill();
         }
     }
-    if matches!(ended, Ended::Hung(_)) {
+    if matches!(ended, Ended::Late(_)) {
         // What it may still be writing would be in the way of clearing up. One that hangs in a call never ends; the suite's own work does, but may take
         // long on a busy machine.
         let start = Instant::now();
@@ -311,7 +349,7 @@ fn with_limit<T: Send + 'static>(
         Ended::Troubled(Trouble::Failed(message), trace) => {
             Ended::Troubled(Trouble::Failed(format!("{message}; {left}")), trace)
         }
-        Ended::Hung(message) => Ended::Hung(format!("{message}; {left}")),
+        Ended::Late(late) => Ended::Late(Late { message: format!("{}; {left}", late.message), ..late }),
         Ended::Passed(_) | Ended::Troubled(Trouble::Skip(_), _) => Ended::Troubled(Trouble::Failed(left), Vec::new()),
     }
 }
@@ -359,13 +397,13 @@ fn untouched_outside(outside: &Path) -> Check {
     Ok(())
 }
 
-fn judge(seen: &[Arc<crate::witness::Witness>]) -> Option<String> {
+fn judge(seen: &[Arc<Witness>]) -> Option<String> {
     let died = seen.iter().filter_map(|witness| witness.died());
     let mut found: Vec<String> = died.chain(seen.iter().flat_map(|witness| witness.violations())).collect();
     found.truncate(4);
     (!found.is_empty()).then(|| found.join("; "))
 }
 
-fn trace(seen: &[Arc<crate::witness::Witness>]) -> Vec<String> {
+fn trace(seen: &[Arc<Witness>]) -> Vec<String> {
     seen.iter().flat_map(|witness| witness.trace()).collect()
 }

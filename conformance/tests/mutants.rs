@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use ah_conformance::{Editor, InProcess, MemoryProvider, Options, Outcome, Report, Target, run};
 use ah_plugin_api::{
@@ -440,6 +441,28 @@ fn without_a_fault_the_same_cases_pass() {
         let without_need = matches!(outcome, Outcome::Skipped { prerequisite: false, .. });
         assert!(matches!(outcome, Outcome::Passed) || without_need, "{case}: {outcome:?}");
     }
+}
+
+#[test]
+fn a_case_that_takes_long_is_told_from_a_call_that_hangs() {
+    let (inner, made) = (MemoryProvider::default(), AtomicU32::new(0));
+    let make = move || {
+        // The second one of a case, and in no call.
+        if made.fetch_add(1, Ordering::Relaxed) == 2 {
+            std::thread::sleep(Duration::from_secs(4));
+        }
+        inner.clone()
+    };
+    let target: Arc<dyn Target> = Arc::new(InProcess::new("slow", make));
+    let options = Options { limit: Duration::from_secs(2), max_hangs: 1, jobs: 1, ..only("answers.describe") };
+    let options = Options { only: vec!["answers.describe".to_owned(), "answers.list".to_owned()], ..options };
+    let report = run(&target, &options, &mut |_| {});
+    let message = |case: usize| match &report.cases[case].outcome {
+        Outcome::Failed { message, .. } => message.clone(),
+        _ => String::new(),
+    };
+    assert!(message(0).starts_with("the case took more than 2 s") && message(0).contains("--limit"), "{}", message(0));
+    assert!(!message(1).contains("not tried"), "{}", message(1));
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! What a case works with: a workspace, a store, a target folder, and the provider with its witness.
 
 use std::collections::BTreeMap;
+use std::fs::Permissions;
 use std::io::{Read, Seek};
 use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use ah_plugin_api::{
     Capability, CapturePolicy, Changes, CloneRequest, Context, DestroyRequest, DiffRequest, Dir, Durability, Entry,
@@ -13,9 +16,12 @@ use ah_plugin_api::{
     ProbeRequest, Provider, Quiet, ReadDirRequest, ReadRequest, ReclaimRequest, Reference, RelPath, Side, Snapshot,
     SnapshotId, SnapshotRef, SnapshotRequest, Timestamp, UnmountRequest, View, WritableClone,
 };
+use nix::errno::Errno;
+use nix::mount::{MntFlags, umount2};
 
 use crate::case::{Check, Trouble, ensure, same};
 use crate::editor::Editor;
+use crate::scratch::mounts_below;
 use crate::target::{Instance, Target};
 use crate::tree::{Modes, Node, Tree, digest};
 use crate::witness::Witness;
@@ -297,6 +303,21 @@ impl Fixture {
         Ok(())
     }
 
+    /// Does what the user may do with a view or clone of that name: takes it away, and puts something of their own there.
+    pub(crate) fn replace(&self, name: &str) -> Check<Theirs> {
+        let at = self.folder.path().join(name);
+        if at.symlink_metadata().is_ok() && take_off(&at)? {
+            // Whoever owns a directory that nobody may write to can move it all the same.
+            std::fs::set_permissions(&at, Permissions::from_mode(0o700))?;
+            std::fs::rename(&at, self.beside("moved-away"))?;
+        }
+        let is_free = at.symlink_metadata().is_err();
+        if is_free {
+            Editor::new(&at).write("in", "theirs")?;
+        }
+        Ok(Theirs(is_free.then(|| at.join("in"))))
+    }
+
     pub(crate) fn reclaim(&self) -> Check {
         self.provider.reclaim(&self.place_without_workspace(), &ReclaimRequest::default(), &Context::quiet())?;
         Ok(())
@@ -401,6 +422,34 @@ impl Fixture {
         }
         Ok(tree)
     }
+}
+
+/// What a user has put in the place of something that was made; none where only who made that can take it away.
+pub(crate) struct Theirs(Option<PathBuf>);
+
+impl Theirs {
+    /// Fails unless it is as they put it there.
+    pub(crate) fn is_there(&self) -> Check {
+        let Some(at) = &self.0 else { return Ok(()) };
+        let stays = std::fs::read(at).is_ok_and(|bytes| bytes == b"theirs");
+        ensure!(stays, "what the user has put in its place is not left alone: {} is gone", at.display());
+        Ok(())
+    }
+}
+
+/// Unmounts what is mounted at a path; false where its user may not.
+fn take_off(at: &Path) -> Check<bool> {
+    let is_mounted = || at.parent().is_some_and(|above| mounts_below(above).iter().any(|mount| mount == at));
+    while is_mounted() {
+        match umount2(at, MntFlags::UMOUNT_NOFOLLOW) {
+            Ok(()) => {}
+            // A process that is just being started has open what the one has that starts it, until it is another program.
+            Err(Errno::EBUSY) => std::thread::sleep(Duration::from_millis(5)),
+            Err(Errno::EPERM) => return Ok(false),
+            Err(errno) => return Err(std::io::Error::from(errno).into()),
+        }
+    }
+    Ok(true)
 }
 
 /// What the permission bits in a view are compared by.

@@ -11,9 +11,9 @@ use std::time::Duration;
 use ah_conformance::{Editor, InProcess, MemoryProvider, Options, Outcome, Report, Target, run};
 use ah_plugin_api::{
     Capability, Changes, CloneRequest, Context, Description, DestroyRequest, DiffRequest, Done, Entry, Error,
-    ErrorKind, ListRequest, LookupRequest, MountRequest, Omission, OmitReason, Place, Probe, ProbeRequest, Provider,
-    ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, RelPath, Result, Snapshot, SnapshotRef, SnapshotRequest,
-    Timestamp, UnmountRequest, Usage, UsageRequest, View, WritableClone,
+    ErrorKind, FileName, ListRequest, LookupRequest, MountRequest, Omission, OmitReason, Place, Probe, ProbeRequest,
+    Provider, ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Reference, RelPath, Result, Snapshot,
+    SnapshotRef, SnapshotRequest, Timestamp, UnmountRequest, Usage, UsageRequest, View, WritableClone,
 };
 
 /// One fault, and the case that has to find it.
@@ -53,6 +53,7 @@ enum Fault {
     CloneIsTheView,
     CloneTimesAreNow,
     DestroyLeavesTheClone,
+    RemovesWhatBearsTheName,
     ReadIsShort,
     ReadDirIsUnordered,
     LookupIsReversed,
@@ -103,6 +104,8 @@ const FOUND_BY: &[(Fault, &str)] = &[
     (Fault::CloneIsTheView, "clones.exact"),
     (Fault::CloneTimesAreNow, "clones.exact"),
     (Fault::DestroyLeavesTheClone, "clones.destroy"),
+    (Fault::RemovesWhatBearsTheName, "views.replaced"),
+    (Fault::RemovesWhatBearsTheName, "clones.replaced"),
     (Fault::ReadIsShort, "reading.read"),
     (Fault::ReadDirIsUnordered, "reading.read-dir"),
     (Fault::LookupIsReversed, "reading.lookup"),
@@ -146,6 +149,17 @@ struct Faulty {
 impl Faulty {
     fn is(&self, fault: Fault) -> bool {
         self.fault == fault
+    }
+
+    /// Removes whatever is called as what was made under a reference.
+    fn remove_by_name(&self, place: &Place<'_>, made: &Reference) {
+        if self.is(Fault::RemovesWhatBearsTheName) {
+            // The name, in hexadecimal.
+            let hex = made.as_str().split_once(':').unwrap().1.as_bytes();
+            let byte = |digits: &[u8]| u8::from_str_radix(std::str::from_utf8(digits).unwrap(), 16).unwrap();
+            let name = FileName::new(hex.chunks(2).map(byte).collect::<Vec<_>>()).unwrap();
+            let _ = std::fs::remove_dir_all(place.need_target().unwrap().path().join(name.as_os_str()));
+        }
     }
 
     fn altered(&self, mut snapshot: Snapshot) -> Snapshot {
@@ -289,6 +303,7 @@ impl Provider for Faulty {
                     self.inner.destroy(place, &DestroyRequest::Snapshot(first.reference), cx)?;
                 }
             }
+            (_, DestroyRequest::Clone(clone)) => self.remove_by_name(place, clone),
             _ => {}
         }
         self.inner.destroy(place, request, cx)
@@ -312,6 +327,7 @@ impl Provider for Faulty {
         if self.is(Fault::UnmountLeavesTheView) {
             return Ok(Done {});
         }
+        self.remove_by_name(place, &request.view);
         self.inner.unmount(place, request, cx)
     }
 

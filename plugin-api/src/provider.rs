@@ -61,7 +61,8 @@ use crate::types::{Changes, Converted, Description, Entry, Probe, Reclaimed, Sna
 /// # Ownership of paths
 ///
 /// The provider works relative to the descriptors of the [`Place`]; paths in it are for messages and answers. It writes to
-/// the store, and in the target what `mount` and `clone_snapshot` make. It follows no symlink inside the workspace, and does not cross into
+/// the store, and in the target what `mount` and `clone_snapshot` make. Whoever was given a view or clone may have taken it away, and something
+/// else may bear its name by now: that is not the provider's to remove, whoever asks. It follows no symlink inside the workspace, and does not cross into
 /// other filesystems. It never changes the process's cwd, umask, environment or signal handlers.
 ///
 /// # Optional abilities

@@ -47,6 +47,7 @@ pub(super) const CASES: &[Case] = &[
         needs: NEEDS,
         run: forgotten,
     },
+    Case { id: "clones.replaced", clauses: &[super::REPLACED], needs: NEEDS, run: replaced },
     Case {
         id: "clones.without-workspace",
         clauses: &["Needs a target; a workspace is used where it is there."],
@@ -200,6 +201,18 @@ fn forgotten(f: &Fixture) -> Check {
         ensure!(target.read(name)? == b"stays", "{name}, which was there before, is not left alone");
     }
     Ok(())
+}
+
+/// Taken away by its user, who has put something of their own there.
+fn replaced(f: &Fixture) -> Check {
+    f.ws.sample()?;
+    let taken = f.take("a")?;
+    let clone = f.try_clone(&taken.reference(), "fork")?;
+    let theirs = f.replace("fork")?;
+    f.destroy_clone(&clone)?;
+    f.another()?.destroy_clone(&clone)?;
+    theirs.is_there()?;
+    f.shows(&taken)
 }
 
 fn remove_all(path: &std::path::Path) -> std::io::Result<()> {

@@ -57,6 +57,7 @@ pub(super) const CASES: &[Case] = &[
         needs: &[],
         run: forgotten,
     },
+    Case { id: "views.replaced", clauses: &[super::REPLACED], needs: &[], run: replaced },
     Case {
         id: "views.in-use",
         clauses: &["`Busy` while a process uses it, with the process named where it can be found out."],
@@ -233,6 +234,18 @@ fn forgotten(f: &Fixture) -> Check {
     ensure!(target.read("v/in")? == b"stays", "what is called as a view was is not left alone");
     ensure!(target.read("dir/in")? == b"stays", "what was there before is not left alone");
     f.unmount(&stays)
+}
+
+/// Taken away by its user, who has put something of their own there.
+fn replaced(f: &Fixture) -> Check {
+    f.ws.sample()?;
+    let taken = f.take("a")?;
+    let view = f.mount(&taken, "v", &[])?;
+    let theirs = f.replace("v")?;
+    f.unmount(&view)?;
+    f.another()?.unmount(&view)?;
+    theirs.is_there()?;
+    f.shows(&taken)
 }
 
 fn in_use(f: &Fixture) -> Check {

@@ -33,8 +33,16 @@ pub struct MemoryProvider {
 struct Store {
     /// In the order in which they were taken.
     snapshots: Vec<Kept>,
-    views: BTreeMap<Reference, FileName>,
-    clones: BTreeMap<Reference, FileName>,
+    views: BTreeMap<Reference, Made>,
+    clones: BTreeMap<Reference, Made>,
+}
+
+/// A view or clone.
+#[derive(Debug, Clone)]
+struct Made {
+    name: FileName,
+    /// Device and inode: something else may bear its name some day.
+    identity: (u64, u64),
 }
 
 #[derive(Debug, Clone)]
@@ -73,7 +81,7 @@ impl MemoryProvider {
         name: &FileName,
         wanted: &Wanted<'_>,
         cx: &Context<'_>,
-    ) -> Result<Reference> {
+    ) -> Result<(Reference, Made)> {
         let target = place.need_target()?;
         let kept = self.kept(place, from)?;
         for path in wanted.paths {
@@ -84,7 +92,8 @@ impl MemoryProvider {
         materialise(&kept.tree, target.as_fd(), name.as_bytes(), wanted, cx)?;
         // Hexadecimal, because a name may be any bytes and a reference may not.
         let hex: String = name.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-        Reference::new(format!("{kind}:{hex}"))
+        let identity = identity(target, name).map_err(|e| Error::from_io("cannot look at what was made", &e.into()))?;
+        Ok((Reference::new(format!("{kind}:{hex}"))?, Made { name: name.clone(), identity }))
     }
 }
 
@@ -121,9 +130,19 @@ fn path_in(target: &Dir, name: &FileName) -> std::path::PathBuf {
     target.path().join(name.as_os_str())
 }
 
-fn take_away(place: &Place<'_>, name: &FileName) -> Result<()> {
-    remove(place.need_target()?.as_fd(), name.as_bytes())
-        .map_err(|e| Error::from_io(format!("cannot remove {name}"), &e.into()))
+fn identity(target: &Dir, name: &FileName) -> Result<(u64, u64), rustix::io::Errno> {
+    let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+    rustix::fs::statat(target, name.as_bytes(), flags).map(|stat| (stat.st_dev, stat.st_ino))
+}
+
+/// What was made is removed; what else bears its name by now stays.
+fn take_away(place: &Place<'_>, made: &Made) -> Result<()> {
+    let target = place.need_target()?;
+    if identity(target, &made.name) != Ok(made.identity) {
+        return Ok(());
+    }
+    remove(target.as_fd(), made.name.as_bytes())
+        .map_err(|e| Error::from_io(format!("cannot remove {}", made.name), &e.into()))
 }
 
 impl Provider for MemoryProvider {
@@ -209,8 +228,8 @@ impl Provider for MemoryProvider {
                 Ok(Done {})
             }),
             DestroyRequest::Clone(reference) => {
-                if let Some(name) = self.with_store(place, |store| Ok(store.clones.remove(reference)))? {
-                    take_away(place, &name)?;
+                if let Some(made) = self.with_store(place, |store| Ok(store.clones.remove(reference)))? {
+                    take_away(place, &made)?;
                 }
                 Ok(Done {})
             }
@@ -219,24 +238,24 @@ impl Provider for MemoryProvider {
 
     fn mount(&self, place: &Place<'_>, request: &MountRequest, cx: &Context<'_>) -> Result<View> {
         let wanted = Wanted { paths: &request.paths, read_only: true };
-        let reference = self.make(place, "view", &request.snapshot, &request.name, &wanted, cx)?;
-        self.with_store(place, |store| Ok(store.views.insert(reference.clone(), request.name.clone())))?;
+        let (reference, made) = self.make(place, "view", &request.snapshot, &request.name, &wanted, cx)?;
+        self.with_store(place, |store| Ok(store.views.insert(reference.clone(), made)))?;
         let path = path_in(place.need_target()?, &request.name);
         Ok(View { path, reference, read_only_mount: false })
     }
 
     fn unmount(&self, place: &Place<'_>, request: &UnmountRequest, _cx: &Context<'_>) -> Result<Done> {
         place.need_target()?;
-        if let Some(name) = self.with_store(place, |store| Ok(store.views.remove(&request.view)))? {
-            take_away(place, &name)?;
+        if let Some(made) = self.with_store(place, |store| Ok(store.views.remove(&request.view)))? {
+            take_away(place, &made)?;
         }
         Ok(Done {})
     }
 
     fn clone_snapshot(&self, place: &Place<'_>, request: &CloneRequest, cx: &Context<'_>) -> Result<WritableClone> {
         let wanted = Wanted { paths: &[], read_only: false };
-        let reference = self.make(place, "clone", &request.snapshot, &request.name, &wanted, cx)?;
-        self.with_store(place, |store| Ok(store.clones.insert(reference.clone(), request.name.clone())))?;
+        let (reference, made) = self.make(place, "clone", &request.snapshot, &request.name, &wanted, cx)?;
+        self.with_store(place, |store| Ok(store.clones.insert(reference.clone(), made)))?;
         let path = path_in(place.need_target()?, &request.name);
         Ok(WritableClone { path, reference, notes: Vec::new() })
     }
@@ -298,14 +317,15 @@ impl Provider for MemoryProvider {
         let mut actions = Vec::new();
         for name in &request.forgotten {
             let ours = self.with_store(place, |store| {
-                let Store { views, clones, .. } = store;
-                let before = views.len() + clones.len();
-                views.retain(|_, made| made != name);
-                clones.retain(|_, made| made != name);
-                Ok(views.len() + clones.len() < before)
+                let mut ours = Vec::new();
+                for all in [&mut store.views, &mut store.clones] {
+                    ours.extend(all.values().filter(|made| made.name == *name).cloned());
+                    all.retain(|_, made| made.name != *name);
+                }
+                Ok(ours)
             })?;
-            if ours {
-                take_away(place, name)?;
+            for made in ours {
+                take_away(place, &made)?;
                 actions.push(format!("removed {name}, which was forgotten"));
             }
         }

@@ -22,6 +22,7 @@ enum Fault {
     None,
     DescribesItselfDifferently,
     ListsTheLatestFirst,
+    ListsNothingForOneDamaged,
     DropsAttributes,
     TrimsLabels,
     CapsTimesToSeconds,
@@ -74,6 +75,7 @@ const FOUND_BY: &[(Fault, &str)] = &[
     (Fault::None, ""),
     (Fault::DescribesItselfDifferently, "answers.describe"),
     (Fault::ListsTheLatestFirst, "answers.list"),
+    (Fault::ListsNothingForOneDamaged, "failure.damage"),
     (Fault::DropsAttributes, "answers.given-back"),
     (Fault::TrimsLabels, "answers.given-back"),
     (Fault::CapsTimesToSeconds, "answers.given-back"),
@@ -149,6 +151,17 @@ struct Faulty {
 impl Faulty {
     fn is(&self, fault: Fault) -> bool {
         self.fault == fault
+    }
+
+    /// Of one whose file in the store is not as it was written; there is one with this fault alone.
+    fn find_damage(&self, place: &Place<'_>, snapshot: &Snapshot) -> Result<()> {
+        let file = place.store.path().join(snapshot.id.as_str());
+        if self.is(Fault::ListsNothingForOneDamaged)
+            && !std::fs::read(file).is_ok_and(|bytes| bytes == snapshot.id.as_str().as_bytes())
+        {
+            return Err(Error::new(ErrorKind::DataLoss, format!("the snapshot {} is damaged", snapshot.id)));
+        }
+        Ok(())
     }
 
     /// Removes whatever is called as what was made under a reference.
@@ -263,6 +276,9 @@ impl Provider for Faulty {
         if self.is(Fault::CancelledIsInternal) {
             return snapshot.map_err(|error| Error { kind: ErrorKind::Internal, ..error });
         }
+        if self.is(Fault::ListsNothingForOneDamaged) {
+            std::fs::write(place.store.path().join(request.id.as_str()), request.id.as_str()).unwrap();
+        }
         let mut snapshot = self.altered(snapshot?);
         if self.is(Fault::OmitsForNoReason) {
             let path = RelPath::new("README.md")?;
@@ -281,6 +297,7 @@ impl Provider for Faulty {
 
     fn list(&self, place: &Place<'_>, request: &ListRequest, cx: &Context<'_>) -> Result<Vec<Snapshot>> {
         let mut list = self.inner.list(place, request, cx)?;
+        list.iter().try_for_each(|snapshot| self.find_damage(place, snapshot))?;
         if self.is(Fault::ListsTheLatestFirst) {
             list.reverse();
         }
@@ -288,7 +305,9 @@ impl Provider for Faulty {
     }
 
     fn stat(&self, place: &Place<'_>, request: &SnapshotRef, cx: &Context<'_>) -> Result<Snapshot> {
-        self.inner.stat(place, request, cx).map(|snapshot| self.altered(snapshot))
+        let snapshot = self.inner.stat(place, request, cx)?;
+        self.find_damage(place, &snapshot)?;
+        Ok(self.altered(snapshot))
     }
 
     fn destroy(&self, place: &Place<'_>, request: &DestroyRequest, cx: &Context<'_>) -> Result<Done> {

@@ -284,9 +284,7 @@ fn damage(f: &Fixture) -> Check {
         }
         Ok(())
     };
-    // Some providers keep a file for each captured one; a sample of them does.
-    let step = (files.len() / 24).max(1);
-    'files: for file in files.iter().step_by(step) {
+    'files: for file in sample(&files) {
         let at = f.store().path().join(file.as_path());
         let Ok(whole) = std::fs::read(&at) else { continue };
         let mode = at.metadata()?.permissions();
@@ -303,6 +301,7 @@ fn damage(f: &Fixture) -> Check {
             std::fs::write(&at, bytes)?;
             // A new instance, which has nothing of it in memory.
             let other = f.another()?;
+            lists_the_other(&other, [&a, &b])?;
             look_around(&other, &a)?;
             look_around(&other, &b)?;
             put_back()?;
@@ -321,6 +320,15 @@ fn damage(f: &Fixture) -> Check {
     other.shows(&b)
 }
 
+/// Some providers keep a file for each captured one: of those, a sample does. What is known of snapshots is nearer to the top.
+fn sample(files: &[RelPath]) -> impl Iterator<Item = &RelPath> {
+    let mut files: Vec<_> = files.iter().collect();
+    files.sort_by_key(|file| file.components().count());
+    let below = files.split_off(files.len().min(8));
+    let step = below.len().div_ceil(8).max(1);
+    files.into_iter().chain(below.into_iter().step_by(step))
+}
+
 /// Every file of the store.
 fn store_files(f: &Fixture) -> Check<Vec<RelPath>> {
     let tree = Tree::walk(f.store().path())?;
@@ -328,22 +336,36 @@ fn store_files(f: &Fixture) -> Check<Vec<RelPath>> {
     Ok(files.map(|(path, _)| path).collect())
 }
 
+/// Fails unless the error, if there is one, is what damage may be answered with.
+fn allow(what: &str, error: Option<ah_plugin_api::Error>) -> Check {
+    let Some(error) = error else { return Ok(()) };
+    let fine = matches!(
+        error.kind,
+        ErrorKind::DataLoss | ErrorKind::NotFound | ErrorKind::FailedPrecondition | ErrorKind::Unsupported
+    );
+    ensure!(fine, "{what} in a damaged store answered {}", describe(&error));
+    Ok(())
+}
+
+/// Where one of two snapshots cannot be had any more and the other can, this one is listed.
+fn lists_the_other(f: &Fixture, both: [&crate::fixture::Taken; 2]) -> Check {
+    let list = f.provider().list(&f.place_without_workspace(), &ListRequest::default(), &Context::quiet());
+    let [a, b] = both.map(|taken| f.stat(&taken.reference()));
+    if a.is_ok() != b.is_ok() {
+        let whole = if a.is_ok() { both[0] } else { both[1] };
+        let listed = list.as_ref().is_ok_and(|list| list.iter().any(|one| one.reference == whole.reference()));
+        let answer = list.as_ref().map_or_else(describe, |list| format!("{} snapshots", list.len()));
+        let id = &whole.snapshot.id;
+        ensure!(
+            listed,
+            "one of two snapshots is damaged, and list does not show {id}, the other, but answers {answer}"
+        );
+    }
+    allow("list", list.err())?;
+    [a, b].into_iter().try_for_each(|answer| allow("stat", answer.err()))
+}
+
 fn look_around(f: &Fixture, taken: &crate::fixture::Taken) -> Check {
-    let fine = |error: &ah_plugin_api::Error| {
-        matches!(
-            error.kind,
-            ErrorKind::DataLoss | ErrorKind::NotFound | ErrorKind::FailedPrecondition | ErrorKind::Unsupported
-        )
-    };
-    let allow = |what: &str, error: Option<ah_plugin_api::Error>| -> Check {
-        let Some(error) = error else { return Ok(()) };
-        ensure!(fine(&error), "{what} in a damaged store answered {}", describe(&error));
-        Ok(())
-    };
-    let place = f.place_without_workspace();
-    let cx = Context::quiet();
-    allow("list", f.provider().list(&place, &ListRequest::default(), &cx).err())?;
-    allow("stat", f.stat(&taken.reference()).err())?;
     match f.try_mount(&taken.reference(), "v", &[]) {
         Ok(view) => {
             let shown = Tree::walk(&view.path)?;

@@ -24,6 +24,7 @@ enum Fault {
     ListsTheLatestFirst,
     ListsNothingForOneDamaged,
     DropsAttributes,
+    LosesLongKeys,
     TrimsLabels,
     CapsTimesToSeconds,
     ReplacesADuplicate,
@@ -77,6 +78,7 @@ const FOUND_BY: &[(Fault, &str)] = &[
     (Fault::ListsTheLatestFirst, "answers.list"),
     (Fault::ListsNothingForOneDamaged, "failure.damage"),
     (Fault::DropsAttributes, "answers.given-back"),
+    (Fault::LosesLongKeys, "answers.given-back"),
     (Fault::TrimsLabels, "answers.given-back"),
     (Fault::CapsTimesToSeconds, "answers.given-back"),
     (Fault::ReplacesADuplicate, "answers.duplicate-id"),
@@ -178,6 +180,7 @@ impl Faulty {
     fn altered(&self, mut snapshot: Snapshot) -> Snapshot {
         match self.fault {
             Fault::DropsAttributes => snapshot.attributes.clear(),
+            Fault::LosesLongKeys => snapshot.attributes.retain(|key, _| key.len() < 40),
             Fault::TrimsLabels => snapshot.label = snapshot.label.map(|label| label.replace('\n', " ")),
             Fault::CapsTimesToSeconds => snapshot.created.nanos = 0,
             Fault::SaysNothingOfAnOmission => {

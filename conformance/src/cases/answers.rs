@@ -195,6 +195,7 @@ fn given_back(f: &Fixture) -> Check {
         ("empty", ""),
         ("a key with blanks = and\nlines", "\u{1f980} \"quoted\" \\ \t"),
         ("../../ah-conformance", "/nonexistent"),
+        ("a-key-that-is-longer-than-those-which-ah-itself-gives", "long"),
     ]
     .map(|(key, value)| (key.to_owned(), value.to_owned()))
     .into();

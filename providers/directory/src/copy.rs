@@ -320,7 +320,7 @@ impl<'a> Copier<'a> {
             None => rustix::fs::flistxattr_query(from),
             Some(buffer) => rustix::fs::flistxattr(from, buffer),
         });
-        let listed = list.map_err(fail)?;
+        let listed = list.map_err(|errno| self.unlisted(path, errno))?;
         for name in split(&listed) {
             let set = |value: &[u8]| rustix::fs::fsetxattr(to, name, value, XattrFlags::empty());
             let (old, new) = (
@@ -349,7 +349,6 @@ impl<'a> Copier<'a> {
         path: &RelPath,
     ) -> Result<()> {
         use std::os::unix::ffi::OsStrExt;
-        let fail = |errno| failed(format!("cannot copy {path}"), errno);
         let at = |dir: BorrowedFd<'_>| {
             PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(std::ffi::OsStr::from_bytes(name))
         };
@@ -360,7 +359,7 @@ impl<'a> Copier<'a> {
         });
         let list = match list {
             Err(Errno::OPNOTSUPP) => return Ok(()),
-            list => list.map_err(fail)?,
+            list => list.map_err(|errno| self.unlisted(path, errno))?,
         };
         for name in split(&list) {
             let set = |value: &[u8]| rustix::fs::lsetxattr(&to, name, value, XattrFlags::empty());
@@ -451,6 +450,21 @@ impl<'a> Copier<'a> {
 
     fn named(&self, path: &RelPath) -> String {
         if path.is_root() { self.shown.display().to_string() } else { path.to_string() }
+    }
+
+    /// Why the names of its extended attributes cannot be read.
+    fn unlisted(&self, path: &RelPath, errno: Errno) -> Error {
+        let error = failed(format!("cannot copy {path}"), errno);
+        if errno != Errno::TOOBIG {
+            return error;
+        }
+        let mut new = self.shown.join(path.as_path()).into_os_string();
+        let old = text::shell(&new);
+        new.push(".new");
+        let new = text::shell(&new);
+        error.with_hint(format!(
+            "it has more extended attributes than the system lists, so that nothing can copy them: put a copy without them in its place, as a file's by `cp -p {old} {new} && mv {new} {old}`"
+        ))
     }
 
     /// Why something of the workspace cannot be read.

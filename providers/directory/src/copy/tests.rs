@@ -98,6 +98,31 @@ fn a_tree_deeper_than_there_are_descriptors_is_copied() {
     }
 }
 
+#[test]
+fn what_has_more_attributes_than_can_be_listed_is_named() {
+    // Which other filesystems do not let come about.
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let from = dir.path().join("from");
+    fs::create_dir(&from).unwrap();
+    let file = from.join("file");
+    fs::write(&file, "x").unwrap();
+    let set = |n: u32| rustix::fs::setxattr(&file, format!("user.{n:0250}"), b"1", XattrFlags::empty());
+    if set(0) == Err(Errno::OPNOTSUPP) {
+        assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: needs Linux 6.6");
+        println!("skipped: needs Linux 6.6");
+        return;
+    }
+    (1..=256).for_each(|n| set(n).unwrap());
+    let refused = copy(&from, &dir.path().join("to"), |_| {}).unwrap_err();
+    assert!(refused.message.contains("file"), "{refused}");
+    let mended = std::process::Command::new("bash")
+        .args(["-c", refused.hint.as_deref().unwrap().split('`').nth(1).unwrap()])
+        .status();
+    assert!(mended.unwrap().success());
+    copy(&from, &dir.path().join("again"), |_| {}).unwrap();
+    assert_eq!(fs::read_to_string(dir.path().join("again/file")).unwrap(), "x");
+}
+
 /// A kernel may take the times of changes from a clock with steps: what is changed within the same one does not show.
 #[test]
 fn what_was_just_written_is_copied_when_a_change_of_it_shows() {

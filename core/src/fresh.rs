@@ -13,6 +13,7 @@ use ah_plugin_api::Result;
 use crate::engine::Engine;
 use crate::fsio;
 use crate::lock::Lock;
+use crate::moments::unlisted;
 use crate::registry::{Index, WorkspaceRecord};
 use crate::session;
 use crate::workspace::Workspace;
@@ -74,7 +75,8 @@ impl Engine {
         let Some(_alone) = Lock::of_there(&file(&folder), true)? else { return Ok(()) };
         // Who found it by its id holds nothing but this, while they write something down.
         let _timeline = workspace.lock("timeline")?;
-        if !workspace.state()?.events.is_empty() || !session::names(&folder)?.is_empty() {
+        let is_kept = !workspace.state()?.events.is_empty() || !unlisted::all(&folder)?.is_empty();
+        if is_kept || !session::names(&folder)?.is_empty() {
             return Ok(());
         }
         let root = workspace.root().to_owned();

@@ -453,10 +453,29 @@ impl Workspace {
         durability: Durability,
         make: impl FnOnce(&Head) -> Vec<EventBody>,
     ) -> Result<Vec<Event>> {
-        let appended = self.log().append(session, durability, make)?;
+        self.append_to(&self.log(), session, durability, make)
+    }
+
+    /// The same by a log of this workspace that has its own patience.
+    pub(crate) fn append_to(
+        &self,
+        log: &Log<'_>,
+        session: &SessionName,
+        durability: Durability,
+        make: impl FnOnce(&Head) -> Vec<EventBody>,
+    ) -> Result<Vec<Event>> {
+        let appended = log.append(session, durability, make)?;
         self.settle();
         self.tell_repaired(appended.torn);
         Ok(appended.events)
+    }
+
+    /// Puts what could not be put on a timeline when it happened there now.
+    ///
+    /// # Errors
+    /// If that cannot be done; it waits for whoever comes next.
+    pub(crate) fn list_unlisted(&self) -> Result<()> {
+        self.log().list_unlisted().map(|torn| self.tell_repaired(torn))
     }
 
     fn tell_repaired(&self, torn: u64) {

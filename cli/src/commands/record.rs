@@ -402,11 +402,12 @@ impl Diary<'_> {
         })
     }
 
-    fn add(&self, kind: MomentKind, label: Option<String>, exit: Option<i32>, offset: Option<u64>) -> Result<Moment> {
+    fn add(&self, kind: MomentKind, label: Option<String>, exit: Option<i32>, offset: Option<u64>) -> Result<()> {
         let number = Some(self.recording.number).filter(|number| *number > 1);
         let offset = offset.unwrap_or_else(|| self.tape.offset());
         let recording = Some(RecordingPosition { offset, session: None, number });
-        self.workspace.add_moment(&self.recording.session, NewMoment { label, exit, recording, ..NewMoment::new(kind) })
+        let new = NewMoment { label, exit, recording, ..NewMoment::new(kind) };
+        self.workspace.add_moment(&self.recording.session, new).map(drop)
     }
 
     fn put_markers(&self, mut follower: MomentFollower, stop: &OwnedFd) {

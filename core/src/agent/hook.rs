@@ -24,8 +24,9 @@ use crate::agent::known::LastEvent;
 use crate::agent::unkept::UnkeptCall;
 use crate::agent::{process, seen};
 use crate::engine::{Access, Engine};
-use crate::ids::SessionName;
+use crate::ids::{SessionName, snapshot_id};
 use crate::lock::Holder;
+use crate::moments::unlisted::Left;
 use crate::moments::{MomentKind, MomentTool, NewMoment, Running, ToolId, Tools, told};
 use crate::session::{self, SessionEnd};
 use crate::timeline::EventBody;
@@ -78,30 +79,50 @@ impl Engine {
         Ok(Some(Called { session: session.clone(), workspace: workspace.root().to_owned() }))
     }
 
-    /// Tells that a call could not be served: on the timeline of the agent's session, else in `logs/hooks.log`, with the directory in which that session
-    /// started, where it is known. Never fails; where nothing can be written nothing is.
+    /// Tells that a call could not be served: on the timeline of the agent's session, or, if that could not be made as others were at work, of the
+    /// workspace; else in `logs/hooks.log`, with the directory in which that session started, where it is known. Never fails; where nothing can be written
+    /// nothing is.
     pub fn hook_failed(&self, agent: &str, event: Option<&HookEvent>, start: Option<&Path>, error: &Error) {
+        let time = self.settings().clock.now();
         let name = event.map_or_else(|| "an event".to_owned(), |event| name_of(&event.kind).to_owned());
+        let start = start.or_else(|| event.map(|event| event.cwd.as_path()));
+        let is_busy = |error: &Error| error.kind == ErrorKind::Busy;
         let on_timeline = || -> Option<()> {
-            let known = self.known(agent, &event?.session_id).ok()??;
-            let workspace = self.workspace_by_id(&known.workspace).ok()??;
-            let body = EventBody::HookFailed { agent: agent.to_owned(), event: name.clone(), reason: told(error) };
-            workspace.append(&known.session, body, Durability::Instant).ok().map(drop)
+            let (workspace, session) = match self.known(agent, &event?.session_id).ok()? {
+                Some(known) => (self.workspace_by_id(&known.workspace).ok()??, known.session),
+                None if is_busy(error) => (self.registered(start?)?, SessionName::main()),
+                None => return None,
+            };
+            let event = EventBody::HookFailed { agent: agent.to_owned(), event: name.clone(), reason: told(error) };
+            // Who has waited for another process in vain does not wait for it again.
+            let appended = (!is_busy(error)).then(|| workspace.append(&session, event.clone(), Durability::Instant));
+            match appended {
+                Some(Ok(_)) => Some(()),
+                Some(Err(error)) if !is_busy(&error) => None,
+                _ => {
+                    let id = snapshot_id(&self.settings().ids).ok()?;
+                    workspace.leave_unlisted(id, &session, time, &Left { event, waits: None }).ok()
+                }
+            }
         };
-        // Who has waited for another process in vain does not wait for it again.
-        if error.kind == ErrorKind::Busy || on_timeline().is_none() {
-            let start = start.or_else(|| event.map(|event| event.cwd.as_path()));
+        if on_timeline().is_none() {
             self.log_unkept(&UnkeptCall {
-                time: self.settings().clock.now(),
+                time,
                 agent: agent.to_owned(),
                 event: name,
                 reason: told(error),
-                directory: start.map(|start| match error.kind {
-                    ErrorKind::Busy => start.to_owned(),
-                    _ => self.root_of(start).unwrap_or_else(|_| start.to_owned()),
+                directory: start.map(|start| match is_busy(error) {
+                    true => start.to_owned(),
+                    false => self.root_of(start).unwrap_or_else(|_| start.to_owned()),
                 }),
             });
         }
+    }
+
+    /// The registered workspace of a directory, wherever that is shown.
+    fn registered(&self, directory: &Path) -> Option<Workspace> {
+        let (root, _, found) = self.find(directory).ok()?;
+        Some(self.handle(found.record()?.clone(), root))
     }
 }
 

@@ -3,7 +3,7 @@
 //! The session's folder keeps digests of the last events' ids, in `seen`. An event that bears no id of the agent's is never taken for another one: a
 //! moment too many is better than one too few.
 
-use ah_plugin_api::{Durability, Result};
+use ah_plugin_api::{Durability, ErrorKind, Result};
 
 use crate::fsio;
 use crate::ids::SessionName;
@@ -24,9 +24,12 @@ pub(super) fn once(
 ) -> Result<()> {
     let folder = session::folder(&workspace.folder(), session);
     let settings = workspace.engine.settings();
-    let lock = |name: &str| Lock::take(&folder.join(name), true, settings.patience_left(), &*settings.observer);
+    let lock = |name: &str| match Lock::take(&folder.join(name), true, settings.patience_left(), &*settings.observer) {
+        Err(error) if error.kind == ErrorKind::Busy => Ok(None),
+        taken => taken.map(Some),
+    };
     let event = text::digest(event);
-    // Other events do not wait for this one; of one in sixteen, that is.
+    // Other events do not wait for this one; of one in sixteen, that is. Who holds it for too long may be at work for one of those.
     let _event = lock(&format!("seen-{}.lock", &event[..1]))?;
     let file = folder.join("seen");
     let read = || -> Result<Vec<String>> {
@@ -37,7 +40,8 @@ pub(super) fn once(
         return Ok(());
     }
     act()?;
-    let _list = lock("seen.lock")?;
+    // It is done, whether that is noted or not.
+    let Some(_list) = lock("seen.lock")? else { return Ok(()) };
     let mut events = read()?;
     events.push(event);
     let kept = events[events.len().saturating_sub(KEPT)..].join("\n");

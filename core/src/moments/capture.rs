@@ -63,7 +63,7 @@ impl Workspace {
     pub(crate) fn settle_moments(&self) -> Result<bool> {
         let mut settled = false;
         let since = std::time::Instant::now();
-        while !pending::all(self)?.is_empty() {
+        while !pending::all_there(self)?.is_empty() {
             let Some(workers) = Lock::try_take(&self.capture_lock(), true)? else {
                 if since.elapsed() > OTHERS {
                     return Ok(settled);
@@ -71,6 +71,7 @@ impl Workspace {
                 std::thread::sleep(LOOK);
                 continue;
             };
+            self.list_unlisted()?;
             let before = self.settle_stopped(&workers)?;
             self.wait_for_more()?;
             let mut sessions: Vec<SessionName> = Vec::new();

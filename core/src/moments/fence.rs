@@ -13,7 +13,7 @@ use crate::background;
 use crate::fsio;
 use crate::ids::SessionName;
 use crate::lock::Lock;
-use crate::moments::pending::{self, Waiting};
+use crate::moments::pending::{self, There};
 use crate::session;
 use crate::workspace::Workspace;
 
@@ -21,6 +21,8 @@ use crate::workspace::Workspace;
 const LIMIT: Duration = Duration::from_secs(2);
 /// So long before the end of a call (`Settings::deadline`) it is given up, as what the call is for is still to be written down.
 const REST: Duration = Duration::from_millis(250);
+/// So long before that end a timeline that somebody holds is waited for no more, and the moment left beside it: another call for the same event waits for this one.
+pub(super) const LEAVE: Duration = Duration::from_millis(125);
 /// A worker is at work so soon after it was started; if none is, it was killed.
 const START: Duration = Duration::from_millis(250);
 
@@ -39,7 +41,7 @@ impl Workspace {
     /// # Errors
     /// If it cannot be seen what waits.
     pub(crate) fn fence_those_there(&self) -> Result<bool> {
-        let there: BTreeSet<SnapshotId> = pending::all(self)?.into_iter().map(|waiting| waiting.moment).collect();
+        let there: BTreeSet<SnapshotId> = pending::all_there(self)?.into_iter().map(|waiting| waiting.moment).collect();
         self.fence_for(|waiting| there.contains(&waiting.moment))
     }
 
@@ -53,11 +55,11 @@ impl Workspace {
         Ok(())
     }
 
-    fn fence_for(&self, of: impl Fn(&Waiting) -> bool) -> Result<bool> {
+    fn fence_for(&self, of: impl Fn(&There) -> bool) -> Result<bool> {
         let since = Instant::now();
         let left = self.engine.settings().deadline.map(|end| end.saturating_duration_since(since).saturating_sub(REST));
         let limit = left.map_or(LIMIT, |left| left.min(LIMIT));
-        let all: Vec<Waiting> = pending::all(self)?.into_iter().filter(&of).collect();
+        let all: Vec<There> = pending::all_there(self)?.into_iter().filter(&of).collect();
         if all.is_empty() {
             return Ok(true);
         }
@@ -69,8 +71,8 @@ impl Workspace {
         if waiting.is_empty() {
             return Ok(false);
         }
-        let counts = |waiting: &Waiting| of(waiting) && !stale.iter().any(|stale| stale.moment == waiting.moment);
-        let waits = || Ok::<_, Error>(pending::all(self)?.into_iter().filter(counts).collect::<Vec<_>>());
+        let counts = |waiting: &There| of(waiting) && !stale.iter().any(|stale| stale.moment == waiting.moment);
+        let waits = || Ok::<_, Error>(pending::all_there(self)?.into_iter().filter(counts).collect::<Vec<_>>());
         for waiting in &waiting {
             // If that cannot be said the worker only takes a little longer.
             let _ = fsio::replace(&hurry(self, &waiting.session), b"", Durability::Instant);

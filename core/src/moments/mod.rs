@@ -1,6 +1,6 @@
 //! Moments: labelled points on a session's timeline, and the snapshots that belong to them.
 //!
-//! - `record` is what one is, `pending` those that wait for their snapshot, `capture` the worker that takes it and `pace` how often,
+//! - `record` is what one is, `pending` those that wait for their snapshot, `unlisted` those that are not on the timeline yet, `capture` the worker that takes it and `pace` how often,
 //!   `trying` what is left of one that a provider takes along, `answers` what it does when nobody waits any more.
 //! - `tools` is what tells an exact snapshot from an inexact one, `fence` what keeps most of them exact.
 //!
@@ -10,10 +10,11 @@ mod answers;
 mod capture;
 mod fence;
 mod pace;
-mod pending;
+pub(crate) mod pending;
 mod record;
 mod tools;
 mod trying;
+pub(crate) mod unlisted;
 
 use std::cell::RefCell;
 
@@ -26,10 +27,11 @@ use crate::ids::{SessionName, snapshot_id};
 use crate::lock::boot_id;
 use crate::record::{SnapshotKind, SnapshotRecord};
 use crate::snapshot::{Behind, SnapshotOptions, check_label};
-use crate::timeline::EventBody;
+use crate::timeline::{Event, EventBody, Log};
 use crate::workspace::Workspace;
 
 use pending::{Pending, Waiting};
+use unlisted::Left;
 
 pub(crate) use capture::told;
 pub(crate) use pace::Rules;
@@ -111,15 +113,33 @@ const ABOUT: usize = 200;
 const LABEL: usize = 200;
 
 impl Workspace {
-    /// Puts a moment on a session's timeline, and has its snapshot taken behind the caller's back. The cost is that of one line.
+    /// Puts a moment on a session's timeline, and has its snapshot taken behind the caller's back. The cost is that of one line. Where somebody holds the
+    /// timeline for too long, the moment is left beside it, and comes there with the next line, before it.
     ///
     /// # Errors
-    /// If the line cannot be written; then there is no moment. If the worker cannot be told of it; then it has no snapshot.
-    pub fn add_moment(&self, session: &SessionName, new: NewMoment) -> Result<Moment> {
-        let (moment, waiting, pending) = self.write_moment(session, new)?;
-        pending::add(self, &waiting, &pending)?;
-        background::capture(self);
-        Ok(moment)
+    /// If it cannot be written; then there is no moment. If the worker cannot be told of it; then it has no snapshot.
+    pub fn add_moment(&self, session: &SessionName, new: NewMoment) -> Result<MomentRecord> {
+        let (record, pending) = self.make_moment(session, new)?;
+        let settings = self.engine.settings();
+        let patience = settings.patience_left().saturating_sub(fence::LEAVE);
+        let event = EventBody::Moment(Box::new(record.clone()));
+        let log = Log { patience, ..self.log() };
+        match self.append_to(&log, session, Durability::Instant, |_| vec![event.clone()]) {
+            Ok(mut events) => {
+                if let Some(Event { seq, time, .. }) = events.pop() {
+                    let waiting = Waiting { seq, moment: record.id.clone(), session: session.clone() };
+                    pending::add(&self.folder(), &waiting, &pending.since(time))?;
+                }
+                background::capture(self);
+            }
+            Err(error) if error.kind == ErrorKind::Busy => {
+                let time = settings.clock.now();
+                let left = Left { event, waits: Some(pending.since(time)) };
+                self.leave_unlisted(record.id.clone(), session, time, &left)?;
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(record)
     }
 
     /// Puts a moment that a person asks for on the timeline of the session that is written to, and takes its snapshot. A snapshot that
@@ -131,7 +151,11 @@ impl Workspace {
         check_label(label.as_deref())?;
         let session = self.writing_session();
         let new = NewMoment { label: label.clone(), ..NewMoment::new(MomentKind::Manual) };
-        let (mut moment, waiting, pending) = self.write_moment(&session, new)?;
+        let (record, pending) = self.make_moment(&session, new)?;
+        let Event { seq, time, .. } =
+            self.append(&session, EventBody::Moment(Box::new(record.clone())), Durability::Instant)?;
+        let waiting = Waiting { seq, moment: record.id.clone(), session: session.clone() };
+        let mut moment = Moment { seq, time, session: session.clone(), record };
         let tools = Tools::of(&self.folder(), &session);
         let waits = [(waiting, pending)];
         let said = RefCell::new(Vec::new());
@@ -157,7 +181,8 @@ impl Workspace {
         Ok((moment, error))
     }
 
-    fn write_moment(&self, session: &SessionName, new: NewMoment) -> Result<(Moment, Waiting, Pending)> {
+    /// A moment of just now, and what the worker has to know of it.
+    fn make_moment(&self, session: &SessionName, new: NewMoment) -> Result<(MomentRecord, Pending)> {
         let tools = Tools::of(&self.folder(), session);
         // Who asks for one while a tool runs is that tool, mostly, and means just now.
         let beside = tools.running()?.filter(|_| new.kind != MomentKind::Manual).map(|running| running.told());
@@ -192,15 +217,13 @@ impl Workspace {
             recording,
             ..MomentRecord::new(snapshot_id(&self.engine.settings().ids)?, kind)
         };
-        let event = self.append(session, EventBody::Moment(Box::new(record.clone())), Durability::Instant)?;
-        let waiting = Waiting { seq: event.seq, moment: record.id.clone(), session: session.clone() };
         // What a sub-agent's tool gave is not in this file, so that the place by now is the one.
         let agent = agent.filter(|_| record.sub_agent.is_none());
         let late = agent.zip(record.transcript.clone()).map(|(agent, at)| Late {
             moment: record.id.clone(),
             agent,
             kind,
-            time: event.time,
+            time: self.engine.settings().clock.now(),
             from: match kind {
                 // Its line may be there already, by some agents even before the call before.
                 MomentKind::Prompt => None,
@@ -214,9 +237,7 @@ impl Workspace {
             prompt_id: record.prompt_id.clone(),
             looks: 0,
         });
-        let pending = Pending { kind, begun, put_back, boot: boot_id(), beside, late };
-        let moment = Moment { seq: event.seq, time: event.time, session: event.session, record };
-        Ok((moment, waiting, pending))
+        Ok((record, Pending { kind, begun, put_back, boot: boot_id(), beside, late }))
     }
 
     /// The snapshot that a REF names, with the moment that is meant or that the snapshot belongs to.

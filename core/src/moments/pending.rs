@@ -2,23 +2,24 @@
 //!
 //! Whoever adds a moment leaves it here and starts a worker (`capture`); the worker takes it away when the timeline says what became of it.
 //! A worker that was killed leaves its moments to the next one. Names are `<seq>.<moment>.<session>`, so that a look at the folder tells
-//! whether a session waits.
+//! whether a session waits. Those that are not on the timeline yet are beside them (`unlisted`).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ah_plugin_api::{Durability, Error, ErrorKind, Result, SnapshotId};
+use ah_plugin_api::{Durability, Error, ErrorKind, Result, SnapshotId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::agent::Late;
 use crate::fsio;
 use crate::ids::SessionName;
 use crate::moments::MomentKind;
+use crate::moments::unlisted::Unlisted;
 use crate::workspace::Workspace;
 
 /// What the worker has to know of a moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Pending {
+pub(crate) struct Pending {
     pub(super) kind: MomentKind,
     /// How many of the session's tools had begun by then.
     pub(super) begun: u64,
@@ -36,15 +37,32 @@ pub(super) struct Pending {
     pub(super) late: Option<Late>,
 }
 
+impl Pending {
+    /// With the time that it bears on the timeline.
+    pub(super) fn since(mut self, time: Timestamp) -> Self {
+        if let Some(late) = &mut self.late {
+            late.time = time;
+        }
+        self
+    }
+}
+
 /// After so long the worker has failed, and will again.
 const STALE: Duration = Duration::from_secs(10);
 
 /// A moment that waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Waiting {
-    pub(super) seq: u64,
+pub(crate) struct Waiting {
+    pub(crate) seq: u64,
+    pub(crate) moment: SnapshotId,
+    pub(crate) session: SessionName,
+}
+
+/// One that may not be on the timeline yet.
+pub(super) struct There {
     pub(super) moment: SnapshotId,
     pub(super) session: SessionName,
+    name: String,
 }
 
 impl Waiting {
@@ -60,12 +78,13 @@ impl Waiting {
     }
 }
 
-fn folder(workspace: &Workspace) -> PathBuf {
-    workspace.folder().join("pending")
+/// The folder in that of a workspace.
+pub(super) fn folder(workspace: &Path) -> PathBuf {
+    workspace.join("pending")
 }
 
-/// Leaves a moment for the worker.
-pub(super) fn add(workspace: &Workspace, waiting: &Waiting, pending: &Pending) -> Result<()> {
+/// Leaves a moment of the workspace with that folder for the worker.
+pub(crate) fn add(workspace: &Path, waiting: &Waiting, pending: &Pending) -> Result<()> {
     let folder = folder(workspace);
     fsio::make_dir(&folder)?;
     let bytes = serde_json::to_vec(pending)
@@ -76,20 +95,32 @@ pub(super) fn add(workspace: &Workspace, waiting: &Waiting, pending: &Pending) -
 /// The moments that wait, oldest first. Others' temporary files are none.
 pub(super) fn all(workspace: &Workspace) -> Result<Vec<Waiting>> {
     let mut all: Vec<Waiting> =
-        fsio::names(&folder(workspace))?.iter().filter_map(|name| Waiting::parse(name)).collect();
+        fsio::names(&folder(&workspace.folder()))?.iter().filter_map(|name| Waiting::parse(name)).collect();
     all.sort_by_key(|waiting| waiting.seq);
     Ok(all)
 }
 
+/// The same with those that are not on the timeline yet, in no order.
+pub(super) fn all_there(workspace: &Workspace) -> Result<Vec<There>> {
+    let there = |name: String| {
+        let listed = Waiting::parse(&name).map(|waiting| (waiting.moment, waiting.session));
+        let (moment, session) =
+            listed.or_else(|| Unlisted::parse(&name).map(|unlisted| (unlisted.id, unlisted.session)))?;
+        Some(There { moment, session, name })
+    };
+    // In one look: one that comes on the timeline meanwhile goes under the one name when it is there under the other.
+    Ok(fsio::names(&folder(&workspace.folder()))?.into_iter().filter_map(there).collect())
+}
+
 /// Whether a moment has waited for longer than anybody should; never if the clock says otherwise.
-pub(super) fn is_stale(workspace: &Workspace, waiting: &Waiting) -> bool {
-    let since = std::fs::metadata(folder(workspace).join(waiting.name())).and_then(|at| at.modified());
+pub(super) fn is_stale(workspace: &Workspace, there: &There) -> bool {
+    let since = std::fs::metadata(folder(&workspace.folder()).join(&there.name)).and_then(|at| at.modified());
     since.is_ok_and(|since| since.elapsed().is_ok_and(|age| age > STALE))
 }
 
 /// What was left of a moment; none if it is settled by now. What cannot be read counts as overtaken.
 pub(super) fn read(workspace: &Workspace, waiting: &Waiting) -> Result<Option<Pending>> {
-    let Some(bytes) = fsio::read(&folder(workspace).join(waiting.name()))? else { return Ok(None) };
+    let Some(bytes) = fsio::read(&folder(&workspace.folder()).join(waiting.name()))? else { return Ok(None) };
     let unknown = Pending {
         kind: MomentKind::Unknown,
         begun: u64::MAX,
@@ -103,7 +134,7 @@ pub(super) fn read(workspace: &Workspace, waiting: &Waiting) -> Result<Option<Pe
 
 /// A moment waits no longer.
 pub(super) fn settled(workspace: &Workspace, waiting: &Waiting) -> Result<()> {
-    fsio::remove_file(&folder(workspace).join(waiting.name()))
+    fsio::remove_file(&folder(&workspace.folder()).join(waiting.name()))
 }
 
 #[cfg(test)]

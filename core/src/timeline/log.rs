@@ -2,14 +2,20 @@
 //!
 //! Each event bears a number. The next one is the greater of what `head` says and of the last line of the session that is written to,
 //! plus one: `head` is a small cache, written without sync, and rebuilt from the ends of all timelines when it is lost.
+//!
+//! What could not be put on a timeline when it happened (`moments/unlisted`) comes before whatever is put on one next.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use ah_plugin_api::{Durability, Error, ErrorKind, Observer, RepositoryState, Result, Timestamp, text};
 
+use crate::crash;
+use crate::fsio;
 use crate::ids::SessionName;
 use crate::lock::{Lock, boot_id};
+use crate::moments::pending::{self, Waiting};
+use crate::moments::unlisted::{self, Left, Unlisted};
 use crate::session;
 use crate::settings::Clock;
 use crate::timeline::event::{Event, EventBody};
@@ -57,25 +63,86 @@ impl Log<'_> {
         durability: Durability,
         make: impl FnOnce(&Head) -> Vec<EventBody>,
     ) -> Result<Appended> {
-        let _lock = Lock::take(&self.folder.join("timeline.lock"), true, self.patience, self.observer)?;
+        let _lock = self.lock()?;
+        let (cache, mut head) = self.head();
+        // What cannot be put there, on a full disk say, is tried again by who comes next.
+        let torn = self.list_all(&cache, &mut head).unwrap_or(0);
+        let appended = self.append_locked(session, durability, make, (&cache, &mut head))?;
+        Ok(Appended { torn: torn + appended.torn, ..appended })
+    }
+
+    fn lock(&self) -> Result<Lock> {
+        Lock::take(&self.folder.join("timeline.lock"), true, self.patience, self.observer)
+    }
+
+    /// Puts all events there that wait for that; how many bytes of torn lines that cut off.
+    pub(crate) fn list_unlisted(&self) -> Result<u64> {
+        if unlisted::all(&self.folder)?.is_empty() {
+            return Ok(0);
+        }
+        let _lock = self.lock()?;
+        let (cache, mut head) = self.head();
+        self.list_all(&cache, &mut head)
+    }
+
+    fn list_all(&self, cache: &HeadFile, head: &mut Head) -> Result<u64> {
+        let all = unlisted::all(&self.folder)?;
+        all.iter().try_fold(0, |torn, unlisted| Ok(torn + self.list(unlisted, (cache, &mut *head))?))
+    }
+
+    fn list(&self, unlisted: &Unlisted, head: (&HeadFile, &mut Head)) -> Result<u64> {
+        let Some(Left { event, waits }) = unlisted.read(&self.folder)? else { return Ok(0) };
+        let Unlisted { session, time, after, .. } = unlisted;
+        let path = self.path(session);
+        let since = match file::read_since(&path, session, *after)? {
+            Some(since) => since,
+            None => file::read(&path, session)?.events,
+        };
+        // Who put it there may have been killed before it was taken away.
+        let there = since.into_iter().find(|there| (there.time, &there.body) == (*time, &event));
+        let (seq, torn) = match there {
+            Some(there) => (there.seq, 0),
+            None => {
+                let time = *time;
+                let log = Log { folder: self.folder.clone(), clock: &Clock::from_fn(move || time), ..*self };
+                let appended = log.append_locked(session, Durability::Instant, |_| vec![event], head)?;
+                (appended.events.last().map_or(0, |event| event.seq), appended.torn)
+            }
+        };
+        crash::point("unlisted.wait").map_err(|e| fsio::failed("list what waits in", &self.folder, &e))?;
+        if let Some(waits) = waits {
+            let waiting = Waiting { seq, moment: unlisted.id.clone(), session: session.clone() };
+            pending::add(&self.folder, &waiting, &waits)?;
+        }
+        unlisted.listed(&self.folder)?;
+        Ok(torn)
+    }
+
+    /// As [`Self::append`], the lock being held.
+    fn append_locked(
+        &self,
+        session: &SessionName,
+        durability: Durability,
+        make: impl FnOnce(&Head) -> Vec<EventBody>,
+        (cache, head): (&HeadFile, &mut Head),
+    ) -> Result<Appended> {
         session::ensure(&self.folder, session, self.clock.now())?;
         let path = self.path(session);
         let (mut timeline, tail) = TimelineFile::open(&path)?;
-        let (cache, mut head) = self.head();
         head.seq = head.seq.max(tail.last_seq.unwrap_or(0));
-        let mut bodies = make(&head);
+        let mut bodies = make(head);
         if tail.torn > 0 {
             bodies.insert(0, EventBody::Repaired { bytes: tail.torn });
         }
         if bodies.iter().any(|body| head.loses(body)) {
             // Who is killed behind the line would leave a snapshot there that is removed.
             head.snapshot = None;
-            cache.write(&head);
+            cache.write(head);
         }
         let len = timeline.len();
-        let events = self.append_all(&mut timeline, session, durability, &mut head, bodies);
+        let events = self.append_all(&mut timeline, session, durability, head, bodies);
         let events = events.inspect_err(|_| timeline.take_back(len))?;
-        cache.write(&head);
+        cache.write(head);
         Ok(Appended { events, torn: tail.torn })
     }
 
@@ -116,7 +183,9 @@ impl Log<'_> {
     /// Reads all timelines, or one. Torn ends are mended first; how many bytes that cut off comes beside.
     pub(crate) fn read(&self, only: Option<&SessionName>) -> Result<(TimelineReport, u64)> {
         let mut report = TimelineReport::default();
-        let mut torn = 0;
+        // Who only reads waits for nobody.
+        let at_once = Log { folder: self.folder.clone(), patience: Duration::ZERO, ..*self };
+        let mut torn = at_once.list_unlisted().unwrap_or(0);
         for session in session::names(&self.folder)? {
             if only.is_some_and(|only| *only != session) {
                 continue;

@@ -185,14 +185,19 @@ fn a_call_waits_for_others_no_longer_than_until_its_end() {
         flock(&file, FlockOperation::LockExclusive).unwrap();
         file
     };
-    for (file, session) in [(lab.folder().join("timeline.lock"), "s1"), (home.join("agents.lock"), "s2")] {
-        let _held = hold(&file);
-        assert_eq!(call(&lab, session, "Stop").unwrap_err().kind, ErrorKind::Busy, "{}", file.display());
-    }
+    let held = hold(&home.join("agents.lock"));
+    assert_eq!(call(&lab, "s2", "Stop").unwrap_err().kind, ErrorKind::Busy);
+    drop(held);
+    let held = hold(&lab.folder().join("timeline.lock"));
+    call(&lab, "s1", "Stop").unwrap().unwrap();
+    assert_eq!(lab.open().moments(None).unwrap().len(), 1, "the other one waits beside the timeline");
+    drop(held);
     // The first moment waits still: each of these would hold the agent up for two seconds.
     for _ in 0..8 {
         call(&lab, "s1", "UserPromptSubmit").unwrap();
     }
+    let kinds: Vec<_> = lab.open().moments(None).unwrap().iter().map(|moment| moment.record.kind).collect();
+    assert_eq!((&kinds[..3], kinds.len()), (&[MomentKind::SessionStart, MomentKind::Stop, MomentKind::Prompt][..], 10));
     assert!(since.elapsed() < Duration::from_secs(12), "{:?}", since.elapsed());
 }
 

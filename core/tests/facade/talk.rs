@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use ah_agents::Home;
 use ah_agents::launch::Form;
 use ah_core::{
-    Moment, MomentKind, MomentTool, NewMoment, RewindOptions, SessionBranchOptions, SessionName, TranscriptPosition,
+    MomentKind, MomentTool, NewMoment, RewindOptions, SessionBranchOptions, SessionName, TranscriptPosition,
 };
 
 use crate::lab::Lab;
@@ -105,14 +105,13 @@ impl Talk {
         self.lines += 1;
     }
 
-    fn moment(&self, lab: &Lab, new: NewMoment) -> Moment {
+    fn moment(&self, lab: &Lab, new: NewMoment) {
         lab.wait(1);
         let offset = fs::metadata(&self.file).map_or(0, |found| found.len());
         let transcript = TranscriptPosition { file: self.file.clone(), line: self.lines, offset, uuid: None };
         let workspace = lab.open();
-        let moment = workspace.add_moment(&self.session, NewMoment { transcript: Some(transcript), ..new }).unwrap();
+        workspace.add_moment(&self.session, NewMoment { transcript: Some(transcript), ..new }).unwrap();
         workspace.capture().unwrap();
-        moment
     }
 
     /// A moment without a place in the transcript, as a person's or a shell's is.
@@ -121,7 +120,7 @@ impl Talk {
         let workspace = lab.open();
         let moment = workspace.add_moment(&self.session, NewMoment::new(MomentKind::Manual)).unwrap();
         workspace.capture().unwrap();
-        moment.record.id.to_string()
+        moment.id.to_string()
     }
 
     /// The agent ends.

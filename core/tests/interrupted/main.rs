@@ -16,12 +16,13 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 use ah_core::{
-    Access, BranchOptions, ConversationReport, EditOptions, Engine, Error, ErrorKind, EventBody, GcOptions,
-    PruneOptions, RelPath, Release, RestoreOptions, RmOptions, SeekOptions, SnapshotFilter, SnapshotOptions,
-    TimelineFilter, UndoOptions, crash,
+    Access, BranchOptions, ConversationReport, EditOptions, Engine, Error, ErrorKind, EventBody, GcOptions, MomentKind,
+    NewMoment, PruneOptions, RelPath, Release, RestoreOptions, RmOptions, SeekOptions, SessionName, SnapshotFilter,
+    SnapshotOptions, TimelineFilter, UndoOptions, crash,
 };
 use lab::Lab;
 use std::os::fd::AsFd;
@@ -41,6 +42,9 @@ static PLAN: Mutex<Plan> = Mutex::new(Plan::Nothing);
 
 /// How many rounds left a restore for a person to decide about.
 static INTERRUPTED: AtomicU64 = AtomicU64::new(0);
+
+/// Whether the moment was added whose timeline is held.
+static ADDED: AtomicBool = AtomicBool::new(false);
 
 /// The name of the step that failed last.
 static FAILED: Mutex<String> = Mutex::new(String::new());
@@ -88,6 +92,17 @@ fn open(engine: &Engine, path: &Path) -> Result<ah_core::Workspace, Error> {
 const JOBS: &[(&str, Job)] = &[
     ("snapshot", |engine, path| open(engine, path)?.snapshot(&SnapshotOptions::default()).map(drop)),
     ("moment", |engine, path| open(engine, path)?.mark(None)?.1.map_or(Ok(()), Err)),
+    ("a held timeline", |engine, path| {
+        let workspace = open(engine, path)?;
+        let folders = std::fs::read_dir(path.with_file_name("home").join("workspaces")).unwrap();
+        let folder = folders.map(|folder| folder.unwrap().path()).next().unwrap();
+        let held = std::fs::File::create(folder.join("timeline.lock")).unwrap();
+        rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        workspace.add_moment(&SessionName::main(), NewMoment::new(MomentKind::Stop))?;
+        ADDED.store(true, Ordering::Relaxed);
+        drop(held);
+        workspace.snapshot(&SnapshotOptions::default()).map(drop)
+    }),
     ("edit", |engine, path| {
         let options = EditOptions { label: Some("new".into()), keep: None };
         open(engine, path)?.edit("@", &options).map(drop)
@@ -305,7 +320,11 @@ fn rounds(name: &str, job: Job, plan: fn(u64) -> Plan, kind: &str) {
             talk.turn(&lab, "the second", "2");
             talk.make_known(&lab);
         }
+        if name == "a held timeline" {
+            lab.settings.deadline = Some(Instant::now());
+        }
         let engine = lab.engine();
+        ADDED.store(false, Ordering::Relaxed);
         if ["undo", "settle"].contains(&name) {
             open(&engine, &lab.path()).unwrap().restore("@", &RestoreOptions::default()).unwrap();
         }
@@ -327,7 +346,17 @@ fn rounds(name: &str, job: Job, plan: fn(u64) -> Plan, kind: &str) {
             assert!(step > 0, "{name} has no durable step");
             return;
         }
+        if name == "a held timeline" {
+            open(&lab.engine(), &lab.path()).unwrap().capture().unwrap();
+        }
         check(&lab, &what);
+        if name == "a held timeline" {
+            let moments = open(&lab.engine(), &lab.path()).unwrap().moments(None).unwrap();
+            let least = usize::from(ADDED.load(Ordering::Relaxed));
+            assert!((least..=1).contains(&moments.len()), "{what}: {moments:?}");
+            let settled = |moment: &ah_core::Moment| moment.record.snapshot.is_some() || moment.record.reason.is_some();
+            assert!(moments.iter().all(settled), "{what}: {moments:?}");
+        }
         if FAILED.lock().unwrap().starts_with("untrimmed-") {
             assert!(matches!(outcome, Ok(Ok(()))), "{what}: {outcome:?}, for want of what nobody needs");
         }
@@ -406,6 +435,7 @@ fn any_step_may_fail_or_be_the_last() {
     for step in ["conversation-put", "conversation-sync", "untrimmed-copy", "untrimmed-rename"] {
         assert!(seen.contains(step), "{step} is never come by: {seen:?}");
     }
+    assert!(seen.contains("unlisted.wait"), "nothing waited beside a timeline: {seen:?}");
     for step in ["journal.end", "restore-staging", "restore-stage", "restore-put", "restore-remove", "restore-sync"] {
         assert!(seen.contains(step), "{step} is never come by: {seen:?}");
     }

@@ -1,0 +1,134 @@
+//! A timeline that somebody holds for longer than an agent may be held up: what agents call for meanwhile comes there afterwards.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::agent::{Agent, cat, folder, kinds, moments, settled, text, until};
+use crate::support::World;
+
+/// Holds a lock as another process would.
+fn hold(lock: &Path) -> nix::fcntl::Flock<fs::File> {
+    let file = fs::File::options().append(true).create(true).open(lock).unwrap();
+    nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockExclusive).unwrap()
+}
+
+/// What is left beside the timelines.
+fn unlisted(world: &World) -> Vec<PathBuf> {
+    let names = fs::read_dir(folder(world).join("pending")).unwrap().map(|entry| entry.unwrap().path());
+    let mut all: Vec<PathBuf> =
+        names.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("unlisted.")).collect();
+    all.sort();
+    all
+}
+
+fn is_exact(moment: &Value) -> bool {
+    moment["snapshot"].is_string() && moment["inexact"].is_null()
+}
+
+fn prompted(agent: &Agent<'_>, prompt: &str) {
+    agent.call("UserPromptSubmit", json!({"prompt": prompt, "prompt_id": prompt}));
+}
+
+#[test]
+fn what_came_meanwhile_has_its_place_before_what_came_since() {
+    let world = World::on_git();
+    world.write("f", "zero");
+    let (one, two) = (Agent::claude(&world, "s1"), Agent::claude(&world, "s2"));
+    let line =
+        |number: u8| json!({"type": "user", "uuid": number.to_string(), "message": {"role": "user", "content": "x"}});
+    fs::write(one.transcript(), format!("{}\n", line(1))).unwrap();
+    one.start();
+    two.start();
+    one.prompt("first");
+    one.writes("f", "first");
+    settled(&world);
+    let held = hold(&folder(&world).join("timeline.lock"));
+    one.call("Stop", json!({}));
+    prompted(&one, "second");
+    // Who only reads waits for nobody, and whoever wrote to the transcript since belongs to another moment.
+    let before = moments(&world).len();
+    fs::write(one.transcript(), format!("{}\n{}\n", line(1), line(2))).unwrap();
+    drop(held);
+    prompted(&two, "the other's");
+    one.writes("f", "second");
+    let moments = settled(&world);
+    assert_eq!(kinds(&moments[before..]), ["stop", "prompt", "prompt", "tool"], "{moments:#?}");
+    let [stop, second, others, tool] = &moments[before..] else { panic!("{moments:#?}") };
+    assert_eq!((text(second, "prompt"), text(others, "prompt")), ("second", "the other's"));
+    assert_eq!(second["session"], stop["session"]);
+    for (moment, shown) in [(stop, "first"), (second, "first"), (tool, "second")] {
+        assert!(is_exact(moment), "{moment}");
+        assert_eq!(cat(&world, text(moment, "id"), "f").as_deref(), Some(shown), "{moment}");
+    }
+    assert_eq!(stop["transcript"]["line"], 1, "{stop}");
+    assert!(text(stop, "time") < text(second, "time") && text(second, "time") < text(others, "time"));
+    assert_eq!(cat(&world, "@prompt{2}", "f").as_deref(), Some("first"));
+    assert!(!world.path("state/logs/hooks.log").exists());
+}
+
+#[test]
+fn what_a_tool_overtook_meanwhile_is_inexact() {
+    let world = World::on_git();
+    world.write("f", "zero");
+    let mut agent = Agent::claude(&world, "s1");
+    agent.patient = false;
+    agent.start();
+    let before = settled(&world).len();
+    let held = hold(&folder(&world).join("timeline.lock"));
+    prompted(&agent, "do it");
+    agent.writes("f", "one");
+    drop(held);
+    let moments = settled(&world);
+    let [prompt, tool] = &moments[before..] else { panic!("{moments:#?}") };
+    assert_eq!((text(prompt, "kind"), text(tool, "kind")), ("prompt", "tool"));
+    assert!(prompt["inexact"] == true && is_exact(tool), "{moments:#?}");
+    assert_eq!(cat(&world, text(prompt, "id"), "f").as_deref(), Some("zero"), "nothing newer");
+    assert_eq!(cat(&world, text(tool, "id"), "f").as_deref(), Some("one"));
+}
+
+#[test]
+fn who_is_killed_behind_a_line_leaves_no_second_one() {
+    let world = World::on_git();
+    world.write("f", "zero");
+    let agent = Agent::claude(&world, "s1");
+    agent.start();
+    settled(&world);
+    let held = hold(&folder(&world).join("timeline.lock"));
+    agent.call("Stop", json!({}));
+    let [left] = &unlisted(&world)[..] else { panic!("one is left") };
+    let bytes = fs::read(left).unwrap();
+    drop(held);
+    assert_eq!(settled(&world).len(), 2);
+    // As if that had been killed before it was taken away; and then something that cannot be read.
+    fs::write(left, &bytes).unwrap();
+    agent.end();
+    let told = settled(&world);
+    assert_eq!((kinds(&told), unlisted(&world).len()), (vec!["session-start", "stop", "session-end"], 0));
+    assert!(told.iter().all(is_exact), "{told:#?}");
+    fs::write(left, &bytes[..9]).unwrap();
+    let failed = || {
+        let events = world.json("timeline", &["timeline"])["events"].as_array().unwrap().clone();
+        events.into_iter().find(|event| event["type"] == "hook-failed")
+    };
+    let failed = until("the event to be told of", failed);
+    assert_eq!((&failed["session"], moments(&world).len()), (&told[0]["session"], 3), "{failed}");
+}
+
+#[test]
+fn a_session_that_could_not_be_made_is_told_of_whatever_others_did_since() {
+    let world = World::on_git();
+    world.write("f", "zero");
+    let (one, two) = (Agent::claude(&world, "s1"), Agent::claude(&world, "s2"));
+    one.start();
+    settled(&world);
+    let held = hold(&world.path("state/agents.lock"));
+    two.call("SessionStart", json!({"source": "startup"}));
+    drop(held);
+    one.stop();
+    let timeline = world.json("timeline", &["timeline"]);
+    let failed = timeline["events"].as_array().unwrap().iter().find(|event| event["type"] == "hook-failed").unwrap();
+    assert_eq!((text(failed, "session"), text(failed, "event")), ("main", "session start"));
+    assert!(text(failed, "reason").contains("agents.lock"), "{failed}");
+}

@@ -3,7 +3,7 @@
 //! A lock is an flock: the kernel lets go of it when its holder dies, so a dead holder blocks nobody. Who holds it, for the message that a
 //! waiting person gets, says `/proc/locks`: nothing is written to a lock's file. Locks are taken in this order and
 //! never the other way round: one of `gc`, `agents`, `late`, `seen`; capture; prune; room; restore; stays; one of recordings, leases, orphans;
-//! home; timeline. Who forgets a workspace takes `recordings`, then `orphans`. `new` (`fresh`) is only tried. Who wants `stays` alone without being asked waits two seconds at most.
+//! home; timeline; a session's. Who forgets a workspace takes `recordings`, then `orphans`. `new` (`fresh`) is only tried. Who wants `stays` alone without being asked waits two seconds at most.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -20,6 +20,9 @@ use crate::fsio::{FILE_MODE, NOFOLLOW_NONBLOCK, failed};
 
 /// How long a person's command waits for another process before it says `Busy`. A hook has an end of its own (`Settings::deadline`).
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often it is looked whether a lock is free, at the least: among many who want it, one that looks seldom finds it taken each time.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// The lowest number of a descriptor that is left to a command.
 const HIGH: i32 = 200;
@@ -44,7 +47,7 @@ impl Lock {
                 return Err(busy(path, &file));
             }
             std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(50));
+            pause = (pause * 2).min(LOOK);
         }
         Ok(Self { _file: file })
     }

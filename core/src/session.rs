@@ -4,13 +4,15 @@
 
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use ah_plugin_api::{Result, SnapshotId, Timestamp};
+use ah_plugin_api::{Observer, Result, SnapshotId, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::fsio;
 use crate::ids::SessionName;
+use crate::lock::Lock;
 use crate::text::{self, text_enum};
 use crate::versioned::{Doc, Versioned};
 
@@ -115,16 +117,22 @@ fn file(workspace: &Path, session: &SessionName) -> PathBuf {
     folder(workspace, session).join("session.json")
 }
 
-/// Makes a session if it is not there; true if it was not. Whoever calls holds the workspace's timeline lock.
-pub(crate) fn ensure(workspace: &Path, session: &SessionName, now: Timestamp) -> Result<bool> {
-    if file(workspace, session).exists() {
-        return Ok(false);
-    }
-    make(workspace, SessionRecord::new(session.clone(), now))?;
-    Ok(true)
+/// Held while a session's record is made or changed, and for nothing else: nobody waits for that as long as for a timeline. Its folder is there.
+pub(crate) fn lock(
+    workspace: &Path,
+    session: &SessionName,
+    patience: Duration,
+    observer: &dyn Observer,
+) -> Result<Lock> {
+    Lock::take(&folder(workspace, session).join("session.lock"), true, patience, observer)
 }
 
-/// Makes a session that is not there. Whoever calls holds the workspace's timeline lock.
+/// Whether a session is there.
+pub(crate) fn is_made(workspace: &Path, session: &SessionName) -> bool {
+    file(workspace, session).exists()
+}
+
+/// Makes a session that is not there. Whoever calls holds its lock, or has it where nobody else looks for it.
 pub(crate) fn make(workspace: &Path, record: SessionRecord) -> Result<()> {
     let folder = folder(workspace, &record.name);
     let file = file(workspace, &record.name);
@@ -141,7 +149,7 @@ pub(crate) fn load(workspace: &Path, session: &SessionName) -> Result<Option<Ses
     Ok(Doc::<SessionRecord>::load(&file(workspace, session))?.map(|doc| doc.value))
 }
 
-/// Changes a session's record, if that changes anything. Whoever calls holds the workspace's timeline lock.
+/// Changes a session's record, if that changes anything. Whoever calls holds its lock.
 pub(crate) fn change(workspace: &Path, session: &SessionName, change: impl FnOnce(&mut SessionRecord)) -> Result<()> {
     let file = file(workspace, session);
     let Some(mut doc) = Doc::<SessionRecord>::load(&file)? else { return Ok(()) };

@@ -117,6 +117,29 @@ fn who_is_killed_behind_a_line_leaves_no_second_one() {
 }
 
 #[test]
+fn a_session_begins_and_ends_while_the_timeline_of_its_workspace_is_held() {
+    let world = World::on_git();
+    world.write("f", "zero");
+    let one = Agent::claude(&world, "s1");
+    one.start();
+    settled(&world);
+    let held = hold(&folder(&world).join("timeline.lock"));
+    let mut two = Agent::claude(&world, "s2");
+    let env = world.path("home/env");
+    two.env = vec![("CLAUDE_ENV_FILE".to_owned(), env.to_str().unwrap().to_owned())];
+    two.start();
+    assert!(fs::read_to_string(&env).unwrap().starts_with("export AH_SESSION=claude-"));
+    one.end();
+    drop(held);
+    let moments = settled(&world);
+    assert_eq!(kinds(&moments), ["session-start", "session-start", "session-end"]);
+    let list = world.json("session-list", &["session", "list"]);
+    let ended: Vec<bool> = list["sessions"].as_array().unwrap().iter().map(|one| one["ended"].is_object()).collect();
+    assert_eq!(ended, [true, false], "{list:#}");
+    assert!(!world.path("state/logs/hooks.log").exists());
+}
+
+#[test]
 fn a_session_that_could_not_be_made_is_told_of_whatever_others_did_since() {
     let world = World::on_git();
     world.write("f", "zero");

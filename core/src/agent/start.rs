@@ -6,6 +6,7 @@ use ah_plugin_api::{Error, ErrorKind, Result};
 
 use crate::agent::known::Known;
 use crate::engine::{Access, Engine};
+use crate::fsio;
 use crate::ids::SessionName;
 use crate::lock::{Holder, Lock};
 use crate::session::{self, AgentSession, SessionRecord};
@@ -82,43 +83,63 @@ impl Workspace {
     /// Makes the session, or makes `recorded` (that of the recorder in which the agent runs) its, if that is no other agent's yet.
     fn make_session(&self, agent: AgentSession, recorded: Option<SessionName>) -> Result<SessionName> {
         let now = self.engine.settings().clock.now();
+        let of_agent =
+            |name: &SessionName, agent| SessionRecord { agent: Some(agent), ..SessionRecord::new(name.clone(), now) };
         let folder = self.folder();
-        let _lock = self.lock("timeline")?;
         if let Some(recorded) = recorded {
             // It went back to where the agent starts anew, and waits for that. Other workspaces' may bear its name.
             let waits = session::load(&folder, &recorded)?.is_some_and(|own| own.was_agents && own.agent.is_none());
             // `main` is everybody's.
             if recorded != SessionName::main() && (waits || !self.engine.is_an_agents(&recorded)?) {
-                session::ensure(&folder, &recorded, now)?;
-                session::change(&folder, &recorded, |record| record.agent = Some(agent))?;
+                let _lock = self.lock_session(&recorded)?;
+                match session::is_made(&folder, &recorded) {
+                    true => session::change(&folder, &recorded, |record| record.agent = Some(agent))?,
+                    false => session::make(&folder, of_agent(&recorded, agent))?,
+                }
                 return Ok(recorded);
             }
         }
         let taken = |name: &SessionName| session::folder(&folder, name).exists();
         let date: String = text::format_time(now).chars().take(10).filter(|c| *c != '-').collect();
+        let called = agent.name.clone();
         let name = |n: u32| {
-            SessionName::new(format!("{}-{date}-{n}", agent.name))
-                .map_err(|_| Error::new(ErrorKind::InvalidArgument, format!("{:?} is no agent's name", agent.name)))
+            SessionName::new(format!("{called}-{date}-{n}"))
+                .map_err(|_| Error::new(ErrorKind::InvalidArgument, format!("{called:?} is no agent's name")))
         };
-        // A few looks find one that is free, however many there are; mostly the first that is.
-        let mut free = 1;
-        while taken(&name(free)?) {
-            free *= 2;
+        loop {
+            // A few looks find one that is free, however many there are; mostly the first that is.
+            let mut free = 1;
+            while taken(&name(free)?) {
+                free *= 2;
+            }
+            let mut below = free / 2;
+            while free - below > 1 {
+                let middle = below.midpoint(free);
+                *if taken(&name(middle)?) { &mut below } else { &mut free } = middle;
+            }
+            let name = name(free)?;
+            let _lock = self.lock_session(&name)?;
+            // Somebody may have made it meanwhile, by that name.
+            if !session::is_made(&folder, &name) {
+                session::make(&folder, of_agent(&name, agent))?;
+                return Ok(name);
+            }
         }
-        let mut below = free / 2;
-        while free - below > 1 {
-            let middle = below.midpoint(free);
-            *if taken(&name(middle)?) { &mut below } else { &mut free } = middle;
-        }
-        let name = name(free)?;
-        let record = SessionRecord { agent: Some(agent), ..SessionRecord::new(name.clone(), now) };
-        session::make(&folder, record)?;
-        Ok(name)
     }
 
     /// Changes a session's record.
     pub(crate) fn change_session(&self, session: &SessionName, change: impl FnOnce(&mut SessionRecord)) -> Result<()> {
-        let _lock = self.lock("timeline")?;
-        session::change(&self.folder(), session, change)
+        let folder = self.folder();
+        if !session::folder(&folder, session).is_dir() {
+            return Ok(());
+        }
+        let _lock = self.lock_session(session)?;
+        session::change(&folder, session, change)
+    }
+
+    fn lock_session(&self, session: &SessionName) -> Result<Lock> {
+        let (folder, settings) = (self.folder(), self.engine.settings());
+        fsio::make_dir(&session::folder(&folder, session))?;
+        session::lock(&folder, session, settings.patience_left(), &*settings.observer)
     }
 }

@@ -16,7 +16,7 @@ use crate::ids::SessionName;
 use crate::lock::{Lock, boot_id};
 use crate::moments::pending::{self, Waiting};
 use crate::moments::unlisted::{self, Left, Unlisted};
-use crate::session;
+use crate::session::{self, SessionRecord};
 use crate::settings::Clock;
 use crate::timeline::event::{Event, EventBody};
 use crate::timeline::file::{self, TimelineFile};
@@ -126,7 +126,7 @@ impl Log<'_> {
         make: impl FnOnce(&Head) -> Vec<EventBody>,
         (cache, head): (&HeadFile, &mut Head),
     ) -> Result<Appended> {
-        session::ensure(&self.folder, session, self.clock.now())?;
+        self.make_session(session)?;
         let path = self.path(session);
         let (mut timeline, tail) = TimelineFile::open(&path)?;
         head.seq = head.seq.max(tail.last_seq.unwrap_or(0));
@@ -144,6 +144,19 @@ impl Log<'_> {
         let events = events.inspect_err(|_| timeline.take_back(len))?;
         cache.write(head);
         Ok(Appended { events, torn: tail.torn })
+    }
+
+    /// Makes a session if it is not there.
+    fn make_session(&self, session: &SessionName) -> Result<()> {
+        if session::is_made(&self.folder, session) {
+            return Ok(());
+        }
+        fsio::make_dir(&session::folder(&self.folder, session))?;
+        let _lock = session::lock(&self.folder, session, self.patience, self.observer)?;
+        match session::is_made(&self.folder, session) {
+            true => Ok(()),
+            false => session::make(&self.folder, SessionRecord::new(session.clone(), self.clock.now())),
+        }
     }
 
     fn append_all(

@@ -17,6 +17,7 @@ use serde::Serialize;
 use crate::args::{Globals, WorkMode};
 use crate::env::Env;
 use crate::failure::Failure;
+use crate::itself;
 use crate::output::Ui;
 use crate::output::progress::Watcher;
 use crate::output::time;
@@ -284,6 +285,11 @@ impl App {
 
     fn take_notices(&self) -> Vec<Notice> {
         let mut notices = self.engine.get().map(Engine::take_notices).unwrap_or_default();
+        // Whatever the engine lacks for it, that is why.
+        if let Some(error) = self.engine.get().and_then(|_| itself::program().err()) {
+            let notice = Notice::new(NoticeKind::Other, error.message);
+            notices.push(error.hint.into_iter().fold(notice, Notice::with_hint));
+        }
         notices.retain(|notice| !self.told.borrow().contains(&notice.kind));
         notices
     }
@@ -385,7 +391,7 @@ impl App {
 
     /// How this program is started again for work that nobody waits for.
     fn background(&self, home: &Path, command: &[&str]) -> Option<Background> {
-        let program = std::env::current_exe().ok()?;
+        let program = itself::program().ok()?;
         let mut args: Vec<OsString> = command.iter().map(OsString::from).collect();
         for folder in self.provider_folders() {
             args.extend(["--provider-path".into(), folder.into_os_string()]);
@@ -414,7 +420,7 @@ impl App {
 
 /// The folder of this program, without symlinks.
 fn exe_dir() -> Option<PathBuf> {
-    let program = std::env::current_exe().ok()?.canonicalize().ok()?;
+    let program = itself::program().ok()?.canonicalize().ok()?;
     program.parent().map(Path::to_owned)
 }
 

@@ -5,7 +5,9 @@ use std::io::IsTerminal;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use ah_plugin_api::{Error, Result};
+use ah_plugin_api::Result;
+
+use crate::itself;
 
 /// What of the environment matters.
 #[derive(Debug, Clone)]
@@ -62,8 +64,7 @@ impl Env {
     /// This program's path, to be written down: as it was called, no symlink followed, so that what calls it later calls the newer one once such a link leads
     /// there, and the one that was called is gone.
     pub(crate) fn program(&self) -> Result<PathBuf> {
-        let real = || std::env::current_exe().map_err(|e| Error::from_io("ah cannot find itself", &e));
-        self.called.clone().map_or_else(real, Ok)
+        self.called.clone().map_or_else(itself::program, Ok)
     }
 
     /// Reads it.

@@ -18,6 +18,7 @@ mod failure;
 mod generate;
 mod hint;
 mod interrupt;
+mod itself;
 mod login;
 mod output;
 

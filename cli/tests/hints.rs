@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use support::{Ran, World};
+use support::{Ran, World, is_root, skip};
 
 /// Runs `ah` in a directory, and looks for what it has to say.
 fn says(world: &World, at: &Path, line: &[&str], code: i32, parts: &[&str]) {
@@ -208,4 +208,29 @@ fn why_a_projects_value_does_not_count_is_said_once_and_right() {
     world.run(["config", "trust"]);
     let ran = world.run(["config", "set", "mode", "worktree"]);
     assert!(ran.stderr.contains("mode is set in the project layer too, which wins"), "{ran:?}");
+}
+
+#[test]
+fn without_proc_that_is_what_is_named() {
+    if !is_root() {
+        return skip("needs root, to take /proc away");
+    }
+    let world = World::on_git();
+    world.write("f", "1");
+    let without = |words: &[&str]| {
+        let ah = world.command(words);
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", "mount -t tmpfs none /proc && exec \"$0\" \"$@\""]);
+        command.arg(ah.get_program()).args(ah.get_args()).current_dir(world.root());
+        command.env_clear().envs(ah.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        Ran::of(&mut command)
+    };
+    for words in [&["agent", "fs", "status"][..], &["agent", "fs", "snapshot"], &["agent", "record", "--", "true"]] {
+        let ran = without(words);
+        for part in ["/proc is not mounted", "hint: `mount -t proc proc /proc`"] {
+            assert!(ran.stderr.contains(part), "{words:?}: {ran:?}");
+        }
+        assert!(!ran.stderr.contains("scripts/install"), "{words:?}: {ran:?}");
+    }
+    assert!(!world.run(["agent", "fs", "status"]).stderr.contains("/proc"));
 }

@@ -11,6 +11,7 @@ use clap::Args;
 
 use crate::app::App;
 use crate::failure::{Exit, Outcome};
+use crate::itself;
 use crate::output::text;
 
 /// Options of `ah agent fs check`.
@@ -101,7 +102,7 @@ pub(crate) fn run(app: &App, args: &CheckArgs) -> Outcome {
 }
 
 fn child_command() -> Result<ChildCommand> {
-    let program = std::env::current_exe().map_err(|error| Error::from_io("cannot find this program", &error))?;
+    let program = itself::program()?;
     Ok(ChildCommand { program, args: vec!["__check-child".into()] })
 }
 

@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::app::App;
 use crate::commands::status::tell_missing;
 use crate::failure::{Exit, Outcome};
+use crate::itself;
 use crate::output::text;
 
 /// Options of `ah agent fs gc`.
@@ -76,7 +77,7 @@ pub(crate) fn run(app: &App, args: &GcArgs) -> Outcome {
 /// Starts this very command once more, and ends.
 fn detach() -> Outcome {
     let failed = |e: std::io::Error| Error::from_io("ah cannot start itself anew", &e);
-    let program = std::env::current_exe().map_err(failed)?;
+    let program = itself::program()?;
     let mut again = Command::new(program);
     again.args(std::env::args_os().skip(1)).arg("--detached").process_group(0);
     again.spawn().map(drop).map_err(failed)?;

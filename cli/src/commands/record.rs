@@ -30,6 +30,7 @@ use crate::app::App;
 use crate::commands::hooks;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::interrupt;
+use crate::itself;
 
 /// Options of `ah agent record`.
 #[derive(Debug, Args)]
@@ -97,7 +98,7 @@ pub(crate) fn run(app: &App, args: &RecordArgs) -> Outcome {
     // Before anything is begun.
     args.command.first().map_or(Ok(()), |program| look_for(program)).map_err(cannot_be_run)?;
     let workspace = app.workspace(Access::Create)?;
-    let monitor = std::env::current_exe().map_err(|error| Error::from_io("ah cannot find itself", &error))?;
+    let monitor = itself::program()?;
     let most = workspace.largest_recording()?;
     let (recording, file) = workspace.begin_recording()?;
     let keep = || file.try_clone().map_err(|error| Error::from_io("the recording cannot be kept open", &error));

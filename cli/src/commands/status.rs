@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::app::App;
 use crate::commands::hooks;
 use crate::failure::{Exit, Failure, Outcome};
+use crate::itself;
 use crate::output::style::Style;
 use crate::output::table::{Cell, Table};
 use crate::output::{text, time};
@@ -116,7 +117,9 @@ fn write(app: &App, status: &Status) -> Result<(), Failure> {
         let places = app.engine()?.looked_in(&status.root)?;
         let places: Vec<String> = places.iter().map(|path| text::path(path)).collect();
         app.ui.note(&format!("no provider was found; looked in {}", places.join(", ")));
-        app.ui.note("`scripts/install` puts them there; `--provider-path DIR` names another folder");
+        if itself::program().is_ok() {
+            app.ui.note("`scripts/install` puts them there; `--provider-path DIR` names another folder");
+        }
     }
     let remedies = status.candidates.iter().filter(|candidate| !candidate.usable);
     for (name, remedy) in remedies.filter_map(|candidate| Some((&candidate.name, candidate.remedy.as_ref()?))) {

@@ -2,7 +2,8 @@
 //!
 //! Which of them an agent's session is, by the agent's own id for it, is in `agent/`.
 
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::DirBuilder;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -127,7 +128,25 @@ pub(crate) fn lock(
     Lock::take(&folder(workspace, session).join("session.lock"), true, patience, observer)
 }
 
-/// Whether a session is there.
+/// Takes a name for a session that is to be made; false if that is taken.
+pub(crate) fn claim(workspace: &Path, session: &SessionName) -> Result<bool> {
+    let folder = folder(workspace, session);
+    let sessions = workspace.join("sessions");
+    fsio::make_dir(&sessions)?;
+    match DirBuilder::new().mode(fsio::DIR_MODE).create(&folder).and_then(|()| fsio::sync_dir(&sessions)) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(false),
+        Err(e) => Err(fsio::failed("make the folder", &folder, &e)),
+    }
+}
+
+/// Whether there is anything of a session; of one whose record is lost, its timeline.
+pub(crate) fn is_there(workspace: &Path, session: &SessionName) -> bool {
+    let timeline = folder(workspace, session).join("timeline.jsonl");
+    is_made(workspace, session) || std::fs::metadata(timeline).is_ok_and(|at| at.len() > 0)
+}
+
+/// Whether a session's record is there.
 pub(crate) fn is_made(workspace: &Path, session: &SessionName) -> bool {
     file(workspace, session).exists()
 }

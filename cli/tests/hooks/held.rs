@@ -123,7 +123,7 @@ fn a_session_begins_and_ends_while_the_timeline_of_its_workspace_is_held() {
     let one = Agent::claude(&world, "s1");
     one.start();
     settled(&world);
-    let held = hold(&folder(&world).join("timeline.lock"));
+    let held = [folder(&world).join("timeline.lock"), world.path("state/agents.lock")].map(|lock| hold(&lock));
     let mut two = Agent::claude(&world, "s2");
     let env = world.path("home/env");
     two.env = vec![("CLAUDE_ENV_FILE".to_owned(), env.to_str().unwrap().to_owned())];
@@ -146,12 +146,12 @@ fn a_session_that_could_not_be_made_is_told_of_whatever_others_did_since() {
     let (one, two) = (Agent::claude(&world, "s1"), Agent::claude(&world, "s2"));
     one.start();
     settled(&world);
-    let held = hold(&world.path("state/agents.lock"));
+    let held: Vec<_> = (0..16).map(|digit| hold(&world.path(format!("state/agents-{digit:x}.lock")))).collect();
     two.call("SessionStart", json!({"source": "startup"}));
     drop(held);
     one.stop();
     let timeline = world.json("timeline", &["timeline"]);
     let failed = timeline["events"].as_array().unwrap().iter().find(|event| event["type"] == "hook-failed").unwrap();
     assert_eq!((text(failed, "session"), text(failed, "event")), ("main", "session start"));
-    assert!(text(failed, "reason").contains("agents.lock"), "{failed}");
+    assert!(text(failed, "reason").contains("/agents-"), "{failed}");
 }

@@ -14,9 +14,12 @@ use sha1::{Digest, Sha1};
 use crate::engine::Engine;
 use crate::fsio;
 use crate::ids::{SessionName, WorkspaceId};
-use crate::lock::Holder;
+use crate::lock::{Holder, Lock};
 use crate::session::{self, AgentSession};
 use crate::text;
+
+/// Held while it is found out, or changes, whether all are known; and while a recorder's session becomes an agent's.
+pub(super) const LOCK: &str = "agents.lock";
 
 /// An agent's session that is known.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,12 +79,19 @@ impl Engine {
         Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
     }
 
-    /// Sees to it that every session of an agent has its file. Whoever calls holds `agents.lock`.
-    pub(super) fn all_known(&self) -> Result<AllKnown> {
+    /// Takes one of the locks of agents' sessions.
+    pub(super) fn lock_agents(&self, name: &str) -> Result<Lock> {
+        let settings = self.settings();
+        Lock::take(&self.home().join(name), true, settings.patience_left(), &*settings.observer)
+    }
+
+    /// Sees to it that every session of an agent has its file.
+    pub(super) fn all_known(&self) -> Result<()> {
         let all = self.marker();
         if all.0.exists() {
-            return Ok(all);
+            return Ok(());
         }
+        let _lock = self.lock_agents(LOCK)?;
         for id in fsio::names(&self.home().join("workspaces"))? {
             let Ok(workspace) = WorkspaceId::new(&id) else { continue };
             for record in session::list(&self.home().workspace(&id))? {
@@ -94,10 +104,10 @@ impl Engine {
             }
         }
         all.so();
-        Ok(all)
+        Ok(())
     }
 
-    fn marker(&self) -> AllKnown {
+    pub(super) fn marker(&self) -> AllKnown {
         AllKnown(self.agents_folder().join("all"))
     }
 

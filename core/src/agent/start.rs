@@ -4,7 +4,7 @@ use std::path::Path;
 
 use ah_plugin_api::{Error, ErrorKind, Result};
 
-use crate::agent::known::Known;
+use crate::agent::known::{self, Known};
 use crate::engine::{Access, Engine};
 use crate::fsio;
 use crate::ids::SessionName;
@@ -34,14 +34,12 @@ impl Engine {
         if let Some(found) = known()? {
             return Ok(found);
         }
-        let lock = self.home().join("agents.lock");
-        let _lock = Lock::take(&lock, true, self.settings().patience_left(), &*self.settings().observer)?;
-        let all = self.all_known()?;
+        // Who makes another agent's session is waited for once in sixteen times.
+        let _own = self.lock_agents(&format!("agents-{}.lock", &text::digest(id)[..1]))?;
+        self.all_known()?;
         if let Some(found) = known()? {
             return Ok(found);
         }
-        // A kill between the two lines below leaves them to be looked through.
-        all.not_so()?;
         let workspace = self.workspace(start, Access::Create)?;
         if let Some((there, session)) = self.known_session(agent, id, None)? {
             // It goes on here, whatever becomes of what it was there.
@@ -51,12 +49,19 @@ impl Engine {
         let own = AgentSession { name: agent.to_owned(), id: id.to_owned(), transcript, start: start.to_owned() };
         let is_it =
             |record: &SessionRecord| record.agent.as_ref().is_some_and(|own| (&*own.name, &*own.id) == (agent, id));
-        let had = session::list(&workspace.folder())?.into_iter().find(is_it).map(|record| record.name);
-        let recorded = self.settings().agent_session.clone();
-        let session = had.map_or_else(|| workspace.make_session(own, recorded), Ok)?;
         let process = process.cloned().flatten();
-        self.remember(agent, id, &Known { workspace: workspace.id().clone(), session: session.clone(), process })?;
-        all.so();
+        let remember = |session: &SessionName| {
+            let (workspace, session) = (workspace.id().clone(), session.clone());
+            self.remember(agent, id, &Known { workspace, session, process: process.clone() })
+        };
+        let had = session::list(&workspace.folder())?.into_iter().find(is_it).map(|record| record.name);
+        let session = match had {
+            Some(had) => remember(&had).map(|()| had)?,
+            None => match workspace.take_recorded(&own, &remember)? {
+                Some(recorded) => recorded,
+                None => workspace.make_session(own, &remember)?,
+            },
+        };
         Ok((workspace, session))
     }
 
@@ -68,7 +73,7 @@ impl Engine {
     ) -> Result<Option<(Workspace, SessionName)>> {
         let Some(mut known) = self.known(agent, id)? else { return Ok(None) };
         let Some(workspace) = self.workspace_by_id(&known.workspace)? else { return Ok(None) };
-        if !session::folder(&workspace.folder(), &known.session).is_dir() {
+        if !session::is_there(&workspace.folder(), &known.session) {
             return Ok(None);
         }
         if let Some(process) = process.filter(|process| known.process != **process) {
@@ -80,31 +85,55 @@ impl Engine {
 }
 
 impl Workspace {
-    /// Makes the session, or makes `recorded` (that of the recorder in which the agent runs) its, if that is no other agent's yet.
-    fn make_session(&self, agent: AgentSession, recorded: Option<SessionName>) -> Result<SessionName> {
-        let now = self.engine.settings().clock.now();
-        let of_agent =
-            |name: &SessionName, agent| SessionRecord { agent: Some(agent), ..SessionRecord::new(name.clone(), now) };
+    /// Makes the session of the recorder in which the agent runs the agent's, if that is no other agent's yet.
+    fn take_recorded(
+        &self,
+        agent: &AgentSession,
+        remember: &dyn Fn(&SessionName) -> Result<()>,
+    ) -> Result<Option<SessionName>> {
+        let settings = self.engine.settings();
+        // `main` is everybody's.
+        let recorded = settings.agent_session.as_ref().filter(|recorded| **recorded != SessionName::main());
+        let Some(recorded) = recorded else { return Ok(None) };
         let folder = self.folder();
-        if let Some(recorded) = recorded {
-            // It went back to where the agent starts anew, and waits for that. Other workspaces' may bear its name.
-            let waits = session::load(&folder, &recorded)?.is_some_and(|own| own.was_agents && own.agent.is_none());
-            // `main` is everybody's.
-            if recorded != SessionName::main() && (waits || !self.engine.is_an_agents(&recorded)?) {
-                let _lock = self.lock_session(&recorded)?;
-                match session::is_made(&folder, &recorded) {
-                    true => session::change(&folder, &recorded, |record| record.agent = Some(agent))?,
-                    false => session::make(&folder, of_agent(&recorded, agent))?,
-                }
-                return Ok(recorded);
+        let _all = self.engine.lock_agents(known::LOCK)?;
+        // It went back to where the agent starts anew, and waits for that. Other workspaces' may bear its name.
+        let waits = session::load(&folder, recorded)?.is_some_and(|own| own.was_agents && own.agent.is_none());
+        if !waits && self.engine.is_an_agents(recorded)? {
+            return Ok(None);
+        }
+        let _lock = self.lock_session(recorded)?;
+        let all = self.engine.marker();
+        // A kill between the lines below leaves them to be looked through.
+        all.not_so()?;
+        self.give_to(recorded, agent)?;
+        remember(recorded)?;
+        all.so();
+        Ok(Some(recorded.clone()))
+    }
+
+    /// Makes a session the agent's, made if it is not there. Whoever calls holds its lock.
+    fn give_to(&self, session: &SessionName, agent: &AgentSession) -> Result<()> {
+        let folder = self.folder();
+        let agent = Some(agent.clone());
+        match session::is_made(&folder, session) {
+            true => session::change(&folder, session, |record| record.agent = agent),
+            false => {
+                let now = self.engine.settings().clock.now();
+                session::make(&folder, SessionRecord { agent, ..SessionRecord::new(session.clone(), now) })
             }
         }
+    }
+
+    /// Makes the session. Others' that are made meanwhile are not waited for.
+    fn make_session(&self, agent: AgentSession, remember: &dyn Fn(&SessionName) -> Result<()>) -> Result<SessionName> {
+        let now = self.engine.settings().clock.now();
+        let folder = self.folder();
         let taken = |name: &SessionName| session::folder(&folder, name).exists();
         let date: String = text::format_time(now).chars().take(10).filter(|c| *c != '-').collect();
-        let called = agent.name.clone();
         let name = |n: u32| {
-            SessionName::new(format!("{called}-{date}-{n}"))
-                .map_err(|_| Error::new(ErrorKind::InvalidArgument, format!("{called:?} is no agent's name")))
+            SessionName::new(format!("{}-{date}-{n}", agent.name))
+                .map_err(|_| Error::new(ErrorKind::InvalidArgument, format!("{:?} is no agent's name", agent.name)))
         };
         loop {
             // A few looks find one that is free, however many there are; mostly the first that is.
@@ -118,11 +147,11 @@ impl Workspace {
                 *if taken(&name(middle)?) { &mut below } else { &mut free } = middle;
             }
             let name = name(free)?;
-            let _lock = self.lock_session(&name)?;
-            // Somebody may have made it meanwhile, by that name.
-            if !session::is_made(&folder, &name) {
-                session::make(&folder, of_agent(&name, agent))?;
-                return Ok(name);
+            if session::claim(&folder, &name)? {
+                // Before it is there: a kill in between leaves what leads to none, rather than a session that no hook finds.
+                remember(&name)?;
+                let _lock = self.lock_session(&name)?;
+                return self.give_to(&name, &agent).map(|()| name);
             }
         }
     }

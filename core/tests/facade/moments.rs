@@ -185,7 +185,7 @@ fn a_call_waits_for_others_no_longer_than_until_its_end() {
         flock(&file, FlockOperation::LockExclusive).unwrap();
         file
     };
-    let held = hold(&home.join("agents.lock"));
+    let held: Vec<_> = (0..16).map(|digit| hold(&home.join(format!("agents-{digit:x}.lock")))).collect();
     assert_eq!(call(&lab, "s2", "Stop").unwrap_err().kind, ErrorKind::Busy);
     drop(held);
     let held = hold(&lab.folder().join("timeline.lock"));

@@ -320,9 +320,8 @@ fn status(app: &App, args: &StatusArgs) -> Outcome {
 fn body(app: &App, settings: &Settings, agent: Agent) -> Result<StatusBody> {
     let engine = app.engine()?;
     let last = engine.last_event(agent.name())?;
-    // Settings can be asked for anywhere. What was kept since is what counts.
-    let unkept = engine.last_unkept(&app.cwd, Some(agent.name())).ok().flatten();
-    let unkept = unkept.filter(|call| last.as_ref().is_none_or(|last| last.time < call.time));
+    // Settings can be asked for anywhere. What was kept here since is what counts.
+    let unkept = engine.unkept_since(&app.cwd, Some(agent.name())).ok().flatten();
     let scope = settings.scope;
     Ok(match settings::status(&settings.target(agent)) {
         Ok(settings::Status { file, installed, trusted, events, calls: _, others, beside: _, problem }) => {

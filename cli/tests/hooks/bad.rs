@@ -219,6 +219,9 @@ fn where_an_agent_was_at_work_and_nothing_was_kept_all_say_why() {
     agent.env = vec![("CLAUDE_PROJECT_DIR".to_owned(), home.to_str().unwrap().to_owned())];
     agent.call("UserPromptSubmit", json!({"prompt": "again", "prompt_id": "p2"}));
     assert!(!world.run(["timeline"]).stderr.contains(said) && there(&["timeline"]).stderr.contains(said));
+    // That something was kept of the same agent elsewhere does not make up for it.
+    Agent::claude(&world, "s2").start();
+    assert!(there(&["agent", "hooks", "status", "claude"]).stdout.contains(said));
     // Nor where something was kept since.
     assert_eq!(there(&["agent", "fs", "snapshot", "--force"]).code, 0);
     assert!(!there(&[]).stderr.contains(said));

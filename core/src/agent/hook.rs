@@ -120,7 +120,7 @@ impl Engine {
     }
 
     /// The registered workspace of a directory, wherever that is shown.
-    fn registered(&self, directory: &Path) -> Option<Workspace> {
+    pub(super) fn registered(&self, directory: &Path) -> Option<Workspace> {
         let (root, _, found) = self.find(directory).ok()?;
         Some(self.handle(found.record()?.clone(), root))
     }

@@ -37,6 +37,12 @@ pub struct UnkeptCall {
 }
 
 impl UnkeptCall {
+    /// Whether nothing was written down in its workspace since.
+    fn is_last(&self, state: Option<&State>) -> bool {
+        let since = state.and_then(|state| state.events.iter().map(|event| event.time).max());
+        since.is_none_or(|since| since < self.time)
+    }
+
     /// For a person, to whom `when` tells the time.
     #[must_use]
     pub fn told(&self, when: &str) -> String {
@@ -66,12 +72,21 @@ impl Engine {
         Ok(None)
     }
 
+    /// The same, unless something was written down in that workspace since.
+    ///
+    /// # Errors
+    /// As [`Engine::last_unkept`]; if the timelines cannot be read.
+    pub fn unkept_since(&self, path: &Path, agent: Option<&str>) -> Result<Option<UnkeptCall>> {
+        let Some(call) = self.last_unkept(path, agent)? else { return Ok(None) };
+        let state = self.registered(path).map(|workspace| workspace.state()).transpose()?;
+        Ok(Some(call).filter(|call| call.is_last(state.as_ref())))
+    }
+
     /// Tells of a call in the workspace of `root` that no timeline could take, unless something was written down there since.
     pub(crate) fn tell_of_unkept(&self, root: &Path, state: Option<&State>) {
         // A log that cannot be read keeps nothing else from being told.
         let Some(call) = self.last_unkept(root, None).ok().flatten() else { return };
-        let since = state.and_then(|state| state.events.iter().map(|event| event.time).max());
-        if since.is_none_or(|since| since < call.time) {
+        if call.is_last(state) {
             let message = call.told(&format!("at {}", (self.settings().named_time)(call.time)));
             self.notify(Notice::new(NoticeKind::Other, message));
         }

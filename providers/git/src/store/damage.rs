@@ -4,16 +4,20 @@
 //! snapshot writes again what it needs, and what is whole in such a pack can still be read. Nothing removes it: a person may
 //! want it. What cannot be read at this moment (an error of the disk) is not damaged.
 //!
+//! A pack of which only the index is damaged gets a new one instead: everything is still there. An index is believed unchecked
+//! where it finds something, since what is read is checked. That it does not find something is believed, and packs go, only once
+//! its checksum was looked at.
+//!
 //! The private index names objects without looking for them. `index-packs` lists the packs it rests on: as long as all of them
-//! are there, its objects are. A list that does not fit costs a slower snapshot, never a wrong one.
+//! are there, its objects are, unless one was missed. A list that does not fit costs a slower snapshot, never a wrong one.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::AsFd;
 use std::sync::{Arc, PoisonError};
 
-use ah_plugin_api::{Context, Result};
+use ah_plugin_api::{Context, LogLevel, Result};
 
-use super::pack::{Bad, Pack};
+use super::pack::{Bad, Pack, remake};
 use super::{Packs, Store, WriteGuard, files, lock};
 
 /// What the names of both files end in once a pack is set aside.
@@ -21,57 +25,165 @@ pub(super) const ENDING: &str = ".damaged";
 const LIST: &str = "index-packs";
 /// More than the names of so many packs as merging ever leaves.
 const LIST_LIMIT: u64 = 1 << 20;
+/// What the list says once something was missed that no pack has. No pack is called that.
+const MISSED: &str = "missed\n";
 
 /// What is known of packs in which something could not be read.
 #[derive(Debug, Default)]
 pub(super) struct Suspects {
     /// Numbers of those that were looked at.
     looked_at: HashSet<u32>,
-    /// Names of those that are damaged.
-    damaged: HashSet<String>,
+    /// Names of those that could not be opened and were looked at.
+    unopened: HashSet<String>,
+    /// Names of those that are damaged, with a new index where that is all that is.
+    damaged: HashMap<String, Option<Vec<u8>>>,
+    /// Whether an object was missed that no pack has.
+    missed: bool,
+}
+
+/// What came of looking at a whole pack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    Sound,
+    /// Its index was damaged, and was made anew.
+    Mended,
+    Damaged,
 }
 
 /// Looks at packs in which something was found that is not what was written, and sets aside those that are damaged: at once where
-/// nobody is writing, else when the lock is taken next. Until then this process does not count on them.
-pub(super) fn suspect(store: &Store, faults: &[(Arc<Pack>, Bad)]) {
-    let mut found = false;
-    for (pack, why) in faults {
-        // Nothing is said of a pack where what was read could not be handed on.
-        let says_nothing = why.errno.is_some() || why.to_string().is_empty() || pack.name.ends_with(ENDING);
-        if says_nothing || !suspects(store, |all| all.looked_at.insert(pack.number)) {
-            continue;
-        }
-        if matches!(pack.is_sound(&Context::quiet()), Ok(false)) {
-            note(store, &pack.name);
-            found = true;
-        }
-    }
-    if found
-        && store.refresh().is_ok()
-        && let Ok(Some(guard)) = lock::take_if_free(&store.folders.store)
-    {
-        // Where it cannot be done now, in a store that is only to be read for one, nothing is lost.
-        let _ = set_aside(store, &guard);
-    }
+/// nobody is writing, else when the lock is taken next. Until then this process does not count on them. Whether something can be
+/// found now that could not.
+pub(super) fn suspect(store: &Store, faults: &[(Arc<Pack>, Bad)]) -> bool {
+    // Nothing is said of a pack where what was read could not be handed on.
+    let says_something = |why: &Bad| why.errno.is_none() && !why.to_string().is_empty();
+    let packs: Vec<_> = faults.iter().filter(|(_, why)| says_something(why)).map(|(pack, _)| pack).collect();
+    let looks = examine_new(store, packs, &Context::quiet());
+    settle_if(store, &looks)
 }
 
-/// Notes that a pack is damaged.
-pub(super) fn note(store: &Store, name: &str) {
-    suspects(store, |all| all.damaged.insert(name.to_owned()));
+fn examine_new<'p>(store: &Store, packs: impl IntoIterator<Item = &'p Arc<Pack>>, cx: &Context<'_>) -> Vec<Look> {
+    // One that was set aside, or is to be, was looked at.
+    let is_new = |pack: &Pack| {
+        !pack.name.ends_with(ENDING)
+            && !is_noted(store, &pack.name)
+            && suspects(store, |all| all.looked_at.insert(pack.number))
+    };
+    packs.into_iter().filter(|pack| is_new(pack)).filter_map(|pack| examine(store, pack, cx).ok()).collect()
+}
+
+fn settle_if(store: &Store, looks: &[Look]) -> bool {
+    looks.iter().any(|look| *look != Look::Sound) && settle(store) && looks.contains(&Look::Mended)
+}
+
+/// Looks at the indexes, those of packs that could not be opened among them, and makes anew what is damaged: with `all` at every
+/// one of them, which reads them whole, else at those of which that is known. Whether something can be found now that could not.
+pub(super) fn mend_indexes(store: &Store, all: bool, cx: &Context<'_>) -> bool {
+    let packs = store.packs();
+    let damaged =
+        |pack: &&Arc<Pack>| pack.index.is_known_damaged() || all && matches!(pack.index.is_sound(), Ok(false));
+    let mut looks = examine_new(store, packs.packs.iter().chain(&packs.aside).filter(damaged), cx);
+    for (name, _) in packs.bad.iter().filter(|(_, why)| why.errno.is_none()) {
+        if suspects(store, |all| all.unopened.insert(name.clone()))
+            && let Ok(Some(index)) = remake(store.folders.packs.as_fd(), name, store.number(), cx)
+        {
+            note(store, name, Some(index), cx);
+            looks.push(Look::Mended);
+        }
+    }
+    settle_if(store, &looks)
+}
+
+/// Reads a whole pack and its index, and notes it if they are not what was written, or the index not what it should be.
+///
+/// # Errors
+/// If it cannot be read at this moment, which says nothing about it; `Cancelled`.
+pub(super) fn examine(store: &Store, pack: &Pack, cx: &Context<'_>) -> Result<Look> {
+    let sound = pack.is_sound(cx)?;
+    // A right checksum says only that nothing happened to the index since it was written.
+    let index = remake(store.folders.packs.as_fd(), &pack.name, store.number(), cx)?;
+    let look = match &index {
+        Some(index) if sound && pack.index.is(index) => return Ok(Look::Sound),
+        None if sound => return Ok(Look::Sound),
+        Some(_) => Look::Mended,
+        None => Look::Damaged,
+    };
+    note(store, &pack.name, index, cx);
+    Ok(look)
+}
+
+/// Notes that a pack is damaged, or only its index, which is to be `index`.
+fn note(store: &Store, name: &str, index: Option<Vec<u8>>, cx: &Context<'_>) {
+    let what = match &index {
+        Some(_) => format!("the index of {name}.pack of the store was damaged; it is made anew, and nothing is lost"),
+        None => format!(
+            "{name}.pack of the store is damaged; it is set aside, and the next snapshot captures everything again"
+        ),
+    };
+    cx.log(LogLevel::Warn, &what);
+    suspects(store, |all| all.damaged.insert(name.to_owned(), index));
 }
 
 /// Whether it was noted.
 pub(super) fn is_noted(store: &Store, name: &str) -> bool {
-    suspects(store, |all| all.damaged.contains(name))
+    suspects(store, |all| all.damaged.contains_key(name))
+}
+
+/// Whether nothing that was noted waits for being put in order.
+pub(super) fn is_settled(store: &Store) -> bool {
+    suspects(store, |all| all.damaged.is_empty())
+}
+
+/// Notes that an object was looked for that no pack has, though something names it: the next snapshot looks for all that the
+/// private index names.
+pub(super) fn missed(store: &Store) {
+    suspects(store, |all| all.missed = true);
+    settle(store);
+}
+
+/// Puts in order what was noted, if nobody is writing; whether that was done. In a store that is only to be read for one it cannot be,
+/// and nothing is lost.
+fn settle(store: &Store) -> bool {
+    store.refresh().is_ok()
+        && lock::take_if_free(&store.folders.store)
+            .is_ok_and(|guard| guard.is_some_and(|guard| set_aside(store, &guard).is_ok()))
 }
 
 fn suspects<T>(store: &Store, work: impl FnOnce(&mut Suspects) -> T) -> T {
     work(&mut store.suspects.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Sets aside what was noted.
-pub(super) fn set_aside(store: &Store, _guard: &WriteGuard) -> Result<()> {
-    let names: Vec<String> = suspects(store, |all| all.damaged.iter().cloned().collect());
+/// Writes the indexes that were made anew.
+pub(super) fn put_indexes(store: &Store, _guard: &WriteGuard) -> Result<()> {
+    let noted = |all: &mut Suspects| -> Vec<(String, Vec<u8>)> {
+        all.damaged.iter().filter_map(|(name, index)| Some((name.clone(), index.clone()?))).collect()
+    };
+    let (folders, indexes) = (&store.folders, suspects(store, noted));
+    for (name, index) in &indexes {
+        // It may have been merged into another one, or set aside by somebody.
+        if files::exists(&folders.packs, &format!("{name}.pack")) {
+            files::put(folders.tmp.as_fd(), folders.packs.as_fd(), &format!("{name}.idx"), index, 0o444, true)?;
+            files::sync(&folders.packs, "git/objects/pack")?;
+        }
+    }
+    if indexes.is_empty() {
+        return Ok(());
+    }
+    // As long as they are noted, they are not kept as they were opened before.
+    store.refresh()?;
+    suspects(store, |all| indexes.iter().for_each(|(name, _)| drop(all.damaged.remove(name))));
+    store.refresh()
+}
+
+/// Sets aside what was noted, and writes down what was missed.
+pub(super) fn set_aside(store: &Store, guard: &WriteGuard) -> Result<()> {
+    if suspects(store, |all| all.missed) {
+        if listed(store).is_none_or(|list| list != MISSED.as_bytes()) {
+            put_list(store, MISSED)?;
+        }
+        suspects(store, |all| all.missed = false);
+    }
+    put_indexes(store, guard)?;
+    let names: Vec<String> = suspects(store, |all| all.damaged.keys().cloned().collect());
     if names.is_empty() {
         return Ok(());
     }
@@ -128,7 +240,9 @@ fn is_covered(store: &Store, list: &[u8]) -> bool {
 
 /// Whether all packs are there that the private index rests on, so that the store has the objects which it names.
 pub(super) fn index_holds(store: &Store) -> bool {
-    store.refresh().is_ok() && listed(store).is_none_or(|list| is_covered(store, &list))
+    !suspects(store, |all| all.missed)
+        && store.refresh().is_ok()
+        && listed(store).is_none_or(|list| is_covered(store, &list))
 }
 
 /// Lists the packs that are there, for the private index that was just written. The caller has the lock.
@@ -140,6 +254,10 @@ pub(super) fn list_packs(store: &Store) -> Result<()> {
     if listed(store).is_some_and(|before| before == list.as_bytes()) {
         return Ok(());
     }
+    put_list(store, &list)
+}
+
+fn put_list(store: &Store, list: &str) -> Result<()> {
     files::put(store.folders.tmp.as_fd(), store.folders.store.as_fd(), LIST, list.as_bytes(), 0o600, false)
 }
 
@@ -152,5 +270,5 @@ pub(super) fn unlist(store: &Store, gone: &[String]) {
     let packs = store.packs();
     let stays = packs.packs.iter().map(|pack| &pack.name).filter(|name| !gone.contains(name));
     let list: String = stays.map(|name| format!("{name}\n")).collect();
-    let _ = files::put(store.folders.tmp.as_fd(), store.folders.store.as_fd(), LIST, list.as_bytes(), 0o600, false);
+    let _ = put_list(store, &list);
 }

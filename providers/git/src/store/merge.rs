@@ -108,7 +108,7 @@ impl<'s> Merge<'s> {
     /// Takes stock of `packs`; those marked `fresh` were never merged. With `live`, only these objects are carried over.
     ///
     /// # Errors
-    /// `DataLoss` if an index cannot be read.
+    /// `DataLoss` if an index cannot be read, or is not what was written.
     pub(super) fn new(
         store: &'s Store,
         packs: &[Arc<Pack>],
@@ -125,8 +125,11 @@ impl<'s> Merge<'s> {
         let mut by_id = HashMap::default();
         let mut starts = Vec::with_capacity(packs.len() + 1);
         for (number, pack) in packs.iter().enumerate() {
-            let unreadable = || files::damaged(format!("the index of {} in the store cannot be read", pack.name));
-            let mut entries = pack.index.entries().ok_or_else(unreadable)?;
+            let mut entries = pack.index.entries().map_err(|why| {
+                let mut error = files::damaged(format!("the index of {} in the store cannot be read", pack.name));
+                error.causes.push(why.to_string());
+                error
+            })?;
             entries.sort_unstable_by_key(|entry| entry.offset);
             starts.push(items.len());
             let ends = entries.iter().skip(1).map(|entry| entry.offset).chain([pack.end()]);
@@ -160,6 +163,11 @@ impl<'s> Merge<'s> {
             window: VecDeque::new(),
             luck: Luck::default(),
         })
+    }
+
+    /// All that will be in the new pack.
+    pub(super) fn ids(&self) -> Vec<ObjectId> {
+        (0..self.items.len() as u32).filter(|at| self.is_live(*at)).map(|at| self.items[at as usize].id).collect()
     }
 
     fn is_live(&self, at: u32) -> bool {

@@ -135,10 +135,14 @@ impl Store {
         store.refresh()?;
         // What a power cut took must not be shown. Where this cannot be done now (somebody else is at it, a disk that cannot be
         // written), the next writer does it, or says why not; until then, what is in doubt counts as `instant`.
-        if sync::needs_recovery(&store)?
-            && let Ok(Some(_guard)) = lock::take_if_free(&store.folders.store)
-        {
-            let _ = sync::recover(&store, &Context::quiet());
+        if sync::needs_recovery(&store)? {
+            // Of a pack that came to the disk, and whose index did not, nothing is lost.
+            damage::mend_indexes(&store, false, &Context::quiet());
+            if damage::is_settled(&store)
+                && let Ok(Some(_guard)) = lock::take_if_free(&store.folders.store)
+            {
+                let _ = sync::recover(&store, &Context::quiet());
+            }
         }
         Ok(Arc::new(store))
     }
@@ -153,11 +157,18 @@ impl Store {
     /// # Errors
     /// `Busy` after that time, `Cancelled`.
     pub(crate) fn lock(&self, cx: &Context<'_>) -> Result<WriteGuard> {
+        // Before, so that nobody waits while a pack is read.
+        damage::mend_indexes(self, false, cx);
         let guard = lock::take(&self.folders.store, cx)?;
         reclaim::find_unfinished(self)?;
         sync::tidy(self)?;
+        // If that fails, this process still does not count on them; but then no pack may be dropped for want of its index.
+        if let Err(error) = damage::put_indexes(self, &guard)
+            && sync::needs_recovery(self)?
+        {
+            return Err(error);
+        }
         sync::recover(self, cx)?;
-        // If that fails, this process still does not count on them.
         let _ = damage::set_aside(self, &guard);
         Ok(guard)
     }
@@ -194,7 +205,8 @@ impl Store {
             }
             packs.sort_by_key(|pack| std::cmp::Reverse(pack.size));
             let mut aside = damage::open_aside(self, &names, &slot);
-            aside.extend(packs.extract_if(.., |pack| damage::is_noted(self, &pack.name)));
+            let damaged = |pack: &Pack| pack.index.is_known_damaged() || damage::is_noted(self, &pack.name);
+            aside.extend(packs.extract_if(.., |pack| damaged(pack)));
             // Merged into another one since the names were read, which is not among them.
             let merged = bad.iter().any(|(name, _)| !files::exists(&self.folders.packs, &format!("{name}.idx")));
             *slot = Arc::new(Packs { packs, aside, bad });
@@ -214,13 +226,21 @@ impl Store {
         out
     }
 
-    /// Calls `get` with every place that may have the object, until it likes one; looks for new packs in between.
+    /// Calls `get` with every place that may have the object, until it likes one; looks for new packs in between, and for damaged indexes
+    /// at last.
     fn search<T>(&self, id: &oid, mut get: impl FnMut(&Pack, u64) -> Result<T, Bad>) -> Result<Option<T>> {
         let mut faults = Vec::new();
         let mut tried = HashSet::new();
-        for look in 0..2 {
-            if look > 0 {
-                self.refresh()?;
+        for look in 0..3 {
+            match look {
+                0 => {}
+                1 => self.refresh()?,
+                _ => {
+                    let mended = damage::suspect(self, &faults);
+                    if !damage::mend_indexes(self, true, &Context::quiet()) && !mended {
+                        break;
+                    }
+                }
             }
             let packs = self.packs();
             for pack in packs.packs.iter().chain(&packs.aside) {
@@ -237,7 +257,6 @@ impl Store {
                 }
             }
         }
-        damage::suspect(self, &faults);
         let name = |pack: &Pack| pack.name.strip_suffix(damage::ENDING).unwrap_or(&pack.name).to_owned();
         let mut faults: Vec<_> = faults.into_iter().map(|(pack, why)| (name(&pack), why)).collect();
         faults.extend(self.unreadable());
@@ -278,10 +297,16 @@ impl Store {
         });
         match found {
             Ok(Some(kind)) => Ok(kind),
-            Ok(None) => self.read_loose(id, out)?.ok_or_else(|| missing(id)),
+            Ok(None) => self.read_loose(id, out)?.ok_or_else(|| self.missing(id)),
             // A loose one may stand in for a damaged one.
             Err(error) => self.read_loose(id, out).ok().flatten().ok_or(error),
         }
+    }
+
+    /// Everything that is read is named by something of the store's, so what is not there is damage as well.
+    fn missing(&self, id: &oid) -> Error {
+        damage::missed(self);
+        files::damaged(format!("object {id} of the store is missing"))
     }
 
     fn read_loose(&self, id: &oid, out: &mut Vec<u8>) -> Result<Option<Kind>> {
@@ -469,8 +494,4 @@ impl Store {
     pub(crate) fn populate(&self, kept: &oid, objects: BorrowedFd<'_>, cx: &Context<'_>) -> Result<Option<Vec<u8>>> {
         keep::populate(self, kept, objects, cx)
     }
-}
-
-fn missing(id: &oid) -> Error {
-    files::damaged(format!("object {id} of the store is missing"))
 }

@@ -4,20 +4,21 @@
 //! published meanwhile is looked at again, under the lock, before anything is dropped. A lock of its own, `merge/lock`, keeps
 //! two processes from doing the same work.
 //!
-//! Safety before space: as long as anything cannot be read, nothing is dropped.
+//! Safety before space: as long as anything cannot be read or is missing, nothing is dropped, and no index is believed that was not
+//! checked.
 
 use std::collections::HashSet as StdSet;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use ah_plugin_api::{Context, ErrorKind, LogLevel, Reclaimed, Result, SnapshotId, text};
+use ah_plugin_api::{Context, Error, ErrorKind, LogLevel, Reclaimed, Result, SnapshotId, text};
 use gix::ObjectId;
 use gix::hashtable::HashSet;
 use gix::objs::{CommitRefIter, Kind, TreeRefIter};
 
 use super::files::Doing;
 use super::merge::Merge;
-use super::pack::Pack;
+use super::pack::{Finished, Pack};
 use super::{Store, damage, files, keep, lock, refs, sync};
 
 const GARBAGE: &str = "garbage";
@@ -164,13 +165,14 @@ pub(super) fn mark(
 pub(super) fn is_whole(store: &Store, commit: ObjectId, cx: &Context<'_>) -> Result<bool> {
     let mut live = HashSet::default();
     match mark(store, commit, &HashSet::default(), &mut live, cx) {
-        Ok(_) => has_all(store, &live),
+        Ok(_) => Ok(missing(store, &live)?.is_none()),
         Err(error) if error.kind == ErrorKind::DataLoss => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-fn has_all(store: &Store, live: &HashSet<ObjectId>) -> Result<bool> {
+/// An object that is not there, if there is one. Looks them up; what is damaged is found when it is read.
+fn missing(store: &Store, live: &HashSet<ObjectId>) -> Result<Option<ObjectId>> {
     let mut data = Vec::new();
     for id in live {
         if store.look_for(id)? {
@@ -179,11 +181,11 @@ fn has_all(store: &Store, live: &HashSet<ObjectId>) -> Result<bool> {
         // It may be whole in a damaged pack.
         match store.read(id, &mut data) {
             Ok(_) => {}
-            Err(error) if error.kind == ErrorKind::DataLoss => return Ok(false),
+            Err(error) if error.kind == ErrorKind::DataLoss => return Ok(Some(*id)),
             Err(error) => return Err(error),
         }
     }
-    Ok(true)
+    Ok(None)
 }
 
 /// What all snapshots need.
@@ -194,8 +196,9 @@ struct Needed {
     kept: StdSet<ObjectId>,
 }
 
-/// None if something cannot be read: then everything may be needed.
+/// None if something cannot be read or is missing: then everything may be needed.
 fn needed(store: &Store, cx: &Context<'_>) -> Result<Option<Needed>> {
+    damage::mend_indexes(store, true, cx);
     let refs::All { mut snapshots, unreadable } = refs::all(&store.folders, cx)?;
     if unreadable {
         cx.log(LogLevel::Warn, "a snapshot's ref cannot be read, so nothing is dropped");
@@ -218,6 +221,15 @@ fn needed(store: &Store, cx: &Context<'_>) -> Result<Option<Needed>> {
                 return Ok(None);
             }
         }
+    }
+    if let Some(object) = missing(store, &out.live)? {
+        let needs = |commit| {
+            let mut live = HashSet::default();
+            mark(store, commit, &HashSet::default(), &mut live, cx).is_ok() && live.contains(&object)
+        };
+        let id = snapshots.iter().find(|(_, commit)| needs(*commit)).map_or("?", |(id, _)| id.as_str());
+        cx.log(LogLevel::Warn, &format!("snapshot {id} lacks the object {object}, so nothing is dropped"));
+        return Ok(None);
     }
     Ok(Some(out))
 }
@@ -304,10 +316,7 @@ fn tidy_orphans(store: &Store, out: &mut Reclaimed, cx: &Context<'_>) -> Result<
     }
     // A git that is working here gives a pack its name a moment before its index.
     std::thread::sleep(std::time::Duration::from_millis(200));
-    let whole = match needed(store, cx)? {
-        Some(needed) => has_all(store, &needed.live)?,
-        None => false,
-    };
+    let whole = needed(store, cx)?.is_some();
     let _guard = store.lock(cx)?;
     let packs = &store.folders.packs;
     for orphan in orphans(store)?.into_iter().filter(|orphan| seen.contains(orphan)) {
@@ -341,18 +350,14 @@ impl Group {
     fn leave_damaged(&mut self, store: &Store, cx: &Context<'_>) -> Result<()> {
         let mut sound = Vec::with_capacity(self.packs.len());
         for pack in &self.packs {
-            let is_sound = pack.is_sound(cx);
-            match &is_sound {
-                Err(error) if error.kind == ErrorKind::Cancelled => return is_sound.map(drop),
-                Err(error) => cx.log(LogLevel::Warn, &format!("it is left as it is: {error}")),
-                Ok(true) => {}
-                Ok(false) => {
-                    damage::note(store, &pack.name);
-                    let what = "is damaged; it is set aside, and the next snapshot captures everything again";
-                    cx.log(LogLevel::Warn, &format!("{}.pack of the store {what}", pack.name));
+            match damage::examine(store, pack, cx) {
+                Ok(look) => sound.push(look == damage::Look::Sound),
+                Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),
+                Err(error) => {
+                    cx.log(LogLevel::Warn, &format!("it is left as it is: {error}"));
+                    sound.push(false);
                 }
             }
-            sound.push(is_sound.unwrap_or(false));
         }
         let (mut packs, mut fresh) = (sound.iter(), sound.iter());
         self.packs.retain(|_| packs.next() == Some(&true));
@@ -430,9 +435,9 @@ fn plan(store: &Store, auto: bool, needed: Option<&Needed>, cx: &Context<'_>) ->
     Ok(groups)
 }
 
-/// Bytes of a pack that no snapshot needs, and whether that is all of it. All of it counts as needed if its index cannot be read.
+/// Bytes of a pack that no snapshot needs, and whether that is all of it. All of it counts as needed if its index cannot be relied on.
 fn dead_bytes(pack: &Pack, live: &HashSet<ObjectId>) -> (u64, bool) {
-    let Some(mut entries) = pack.index.entries() else { return (0, false) };
+    let Ok(mut entries) = pack.index.entries() else { return (0, false) };
     entries.sort_unstable_by_key(|entry| entry.offset);
     let ends = entries.iter().skip(1).map(|entry| entry.offset).chain([pack.size]);
     let dead = entries.iter().zip(ends).filter(|(entry, _)| !live.contains(&entry.id));
@@ -477,14 +482,26 @@ fn replace(
     let before: u64 = group.packs.iter().map(|pack| pack.size + pack.index.count() * 28).sum();
     let (count, names): (usize, Vec<_>) = (group.packs.len(), group.packs.iter().map(|p| p.name.clone()).collect());
     let merge = Merge::new(store, &group.packs, &group.fresh, needed.map(|needed| &needed.live))?;
+    let ids = merge.ids();
     let merged = merge.write(cx)?;
+    let index = merged.as_ref().map(Finished::index);
+    let has = |id: &ObjectId| match &index {
+        Some(Ok(index)) => matches!(index.is_sound(), Ok(true)) && index.find(id).is_some(),
+        Some(Err(_)) | None => false,
+    };
+    if let Some(lost) = ids.iter().find(|id| !has(id)) {
+        let message = format!("object {lost} did not come into the pack that {count} were merged into: they stay");
+        return Err(Error::new(ErrorKind::Internal, message));
+    }
     let folders = &store.folders;
     let _guard = store.lock(cx)?;
     if let Some(needed) = needed {
         let Some(more) = fresh_needs(store, needed, cx)? else { return Ok(false) };
         store.refresh()?;
         let packs = store.packs();
-        let stays = |id: &ObjectId| packs.packs.iter().any(|p| !names.contains(&p.name) && p.index.find(id).is_some());
+        let has =
+            |pack: &Pack, id: &ObjectId| pack.index.find(id).is_some() && matches!(pack.index.is_sound(), Ok(true));
+        let stays = |id: &ObjectId| packs.packs.iter().any(|p| !names.contains(&p.name) && has(p, id));
         if !more.iter().all(stays) {
             return Ok(false);
         }

@@ -139,7 +139,7 @@ pub(super) fn recover(store: &Store, cx: &Context<'_>) -> Result<()> {
 /// Whether a pack is, to the last bit, what was written.
 fn survived(store: &Store, name: &str, cx: &Context<'_>) -> Result<bool> {
     let packs = store.packs();
-    if let Some(pack) = packs.packs.iter().find(|pack| pack.name == name) {
+    if let Some(pack) = packs.packs.iter().chain(&packs.aside).find(|pack| pack.name == name) {
         return pack.is_sound(cx);
     }
     match packs.bad.iter().find(|(bad, _)| bad == name).and_then(|(_, why)| why.errno) {

@@ -68,19 +68,19 @@ pub(super) fn snapshots(store: &Store, ids: &BTreeSet<SnapshotId>, cx: &Context<
         }
     }
     own.retain(|id| !others.contains(id));
-    let bytes = sizes(store, &own).values().map(|size| size + INDEXED).sum::<u64>();
-    Ok(Some(refs * REF + bytes))
+    Ok(sizes(store, &own).map(|sizes| refs * REF + sizes.values().map(|size| size + INDEXED).sum::<u64>()))
 }
 
-fn sizes(store: &Store, wanted: &HashSet<ObjectId>) -> HashMap<ObjectId, u64> {
+/// None if an index cannot be relied on.
+fn sizes(store: &Store, wanted: &HashSet<ObjectId>) -> Option<HashMap<ObjectId, u64>> {
     let mut out = HashMap::with_capacity(wanted.len());
     for pack in &store.packs().packs {
-        let mut entries = pack.index.entries().unwrap_or_default();
+        let mut entries = pack.index.entries().ok()?;
         entries.sort_unstable_by_key(|entry| entry.offset);
         let ends = entries.iter().skip(1).map(|entry| entry.offset).chain([pack.end()]);
         for (entry, end) in entries.iter().zip(ends).filter(|(entry, _)| wanted.contains(&entry.id)) {
             out.entry(entry.id).or_insert(end.saturating_sub(entry.offset));
         }
     }
-    out
+    Some(out)
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use ah_plugin_api::{Context, Dir, ErrorKind};
 use gix::ObjectId;
+use sha1::{Digest, Sha1};
 
 use super::Bench;
 use crate::store::{Store, hash};
@@ -114,4 +115,58 @@ fn a_pack_that_was_deleted_is_missed() {
     }
     assert!(!bench.store.index_holds());
     bench.take_and_compare();
+}
+
+fn index_that_names(bench: &Bench, id: &ObjectId) -> PathBuf {
+    let names = |path: &PathBuf| fs::read(path).unwrap().windows(20).any(|window| window == id.as_slice());
+    bench.packs(".idx").into_iter().find(names).unwrap()
+}
+
+/// Changes the name of an object in the index of its pack.
+fn rename(index: &PathBuf, id: &ObjectId, fit: bool) {
+    let mut bytes = fs::read(index).unwrap();
+    let at = bytes.windows(20).position(|window| window == id.as_slice()).unwrap();
+    bytes[at + 5] ^= 4;
+    if fit {
+        let end = bytes.len() - 20;
+        let sum = Sha1::digest(&bytes[..end]);
+        bytes[end..].copy_from_slice(&sum);
+    }
+    fs::remove_file(index).unwrap();
+    fs::write(index, bytes).unwrap();
+}
+
+#[test]
+fn no_snapshot_rests_on_a_damaged_index() {
+    let mut bench = Bench::new();
+    bench.write("d/small", "small");
+    bench.settle();
+    bench.take_and_compare();
+    let index = index_that_names(&bench, &blob("small"));
+    let good = fs::read(&index).unwrap();
+    rename(&index, &blob("small"), false);
+    bench.reopen();
+    bench.write("other", "1");
+    bench.take_and_compare();
+    assert!(fs::read(&index).unwrap() == good && bench.packs(".damaged").is_empty());
+}
+
+#[test]
+fn what_no_pack_has_is_captured_again_once_it_is_missed() {
+    let mut bench = Bench::new();
+    bench.write("d/small", "small");
+    bench.settle();
+    bench.take_and_compare();
+    rename(&index_that_names(&bench, &blob("small")), &blob("small"), true);
+    for round in ["1", "2"] {
+        bench.reopen();
+        bench.write("other", round);
+        bench.settle();
+        bench.take();
+        let read = bench.store.read(&blob("small"), &mut Vec::new());
+        assert_eq!(read.is_ok(), round == "2", "nothing tells before it is read");
+    }
+    bench.reopen();
+    bench.take_and_compare();
+    assert!(bench.store.index_holds());
 }

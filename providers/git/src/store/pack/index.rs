@@ -31,6 +31,8 @@ pub(in crate::store) struct Index {
     fanout: Box<[u32; 256]>,
     /// All of it, once that pays.
     whole: OnceLock<Vec<u8>>,
+    /// Whether that is what was once written, once that was looked at.
+    sound: OnceLock<bool>,
     /// Look-ups that went to the file.
     asked: AtomicU32,
     /// The error number of the last read that failed; 0: none did.
@@ -82,12 +84,30 @@ impl Index {
             (*slot, last) = (count, count);
         }
         let file = whole.get().is_none().then_some(file);
-        let this = Self { file, size, fanout, whole, asked: AtomicU32::new(0), trouble: AtomicI32::new(0) };
+        let (asked, trouble) = (AtomicU32::new(0), AtomicI32::new(0));
+        let this = Self { file, size, fanout, whole, sound: OnceLock::new(), asked, trouble };
         let least = this.large_offsets() + 40;
         if size < least || !(size - least).is_multiple_of(8) {
             return Err("its index has the wrong size".into());
         }
+        if this.whole.get().is_some() {
+            // Small, so this costs less than opening it did.
+            this.is_sound()?;
+        }
         Ok(this)
+    }
+
+    /// One that lists nothing, for a pack that is read without its own.
+    pub(in crate::store) fn nothing() -> Self {
+        Self {
+            file: None,
+            size: 0,
+            fanout: Box::new([0; 256]),
+            whole: OnceLock::from(Vec::new()),
+            sound: OnceLock::new(),
+            asked: AtomicU32::new(0),
+            trouble: AtomicI32::new(0),
+        }
     }
 
     /// How many objects it lists.
@@ -213,9 +233,18 @@ impl Index {
         (place + 8 + 40 <= self.size && self.get(place, &mut large)).then(|| u64::from_be_bytes(large))
     }
 
-    /// All entries, ordered by id; none if the file cannot be read.
-    pub(in crate::store) fn entries(&self) -> Option<Vec<IndexEntry>> {
-        self.load();
+    /// All entries, ordered by id. They can be relied on: the whole file is checked first.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is not what was once written.
+    pub(in crate::store) fn entries(&self) -> Result<Vec<IndexEntry>, Bad> {
+        if !self.is_sound()? {
+            return Err("its index is damaged: the checksum is another".into());
+        }
+        self.listed().ok_or_else(|| "its index is damaged: it points outside of itself".into())
+    }
+
+    fn listed(&self) -> Option<Vec<IndexEntry>> {
         let whole = self.whole.get()?;
         let (crcs, ids) = (self.crcs() as usize, whole.get(IDS as usize..self.crcs() as usize)?);
         let mut out = Vec::with_capacity(ids.len() / 20);
@@ -226,15 +255,31 @@ impl Index {
         Some(out)
     }
 
-    /// Whether the file is what was once written: its own checksum.
+    /// Whether the file is what was once written: its own checksum. Reads all of it, the first time.
     ///
     /// # Errors
     /// If it cannot be read.
     pub(in crate::store) fn is_sound(&self) -> rustix::io::Result<bool> {
+        if let Some(sound) = self.sound.get() {
+            return Ok(*sound);
+        }
         self.load();
         let Some(whole) = self.whole.get() else { return Err(self.trouble().unwrap_or(Errno::IO)) };
-        let Some((body, sum)) = whole.split_last_chunk::<20>() else { return Ok(false) };
-        Ok(self.size == body.len() as u64 + 20 && Sha1::digest(body)[..] == sum[..])
+        let sound = whole
+            .split_last_chunk::<20>()
+            .is_some_and(|(body, sum)| self.size == body.len() as u64 + 20 && Sha1::digest(body)[..] == sum[..]);
+        Ok(*self.sound.get_or_init(|| sound))
+    }
+
+    /// Whether it is, as far as it was read, these bytes.
+    pub(in crate::store) fn is(&self, bytes: &[u8]) -> bool {
+        self.whole.get().is_some_and(|whole| whole == bytes)
+    }
+
+    /// Whether it is known not to be what was once written. Small ones are looked at when they are opened, others where something
+    /// hangs on them.
+    pub(in crate::store) fn is_known_damaged(&self) -> bool {
+        self.sound.get() == Some(&false)
     }
 }
 
@@ -324,7 +369,8 @@ mod tests {
                 for entry in entries(3) {
                     let _ = index.find(&entry.id);
                 }
-                let _ = index.entries();
+                assert!(index.is_known_damaged() && index.entries().is_err());
+                let _ = index.listed();
             }
         }
     }
@@ -339,7 +385,7 @@ mod tests {
             bytes.extend_from_slice(&body);
             if let Ok(index) = open(&bytes) {
                 let _ = index.find(&ObjectId::Sha1([body.first().copied().unwrap_or(0); 20]));
-                if let Some(all) = index.entries() {
+                if let Some(all) = index.listed() {
                     prop_assert_eq!(all.len() as u64, index.count());
                 }
                 prop_assert!(index.count() < 100);

@@ -30,6 +30,8 @@ pub(in crate::store) struct Pack {
     pub(in crate::store) index: Index,
     /// Bytes of the pack file.
     pub(in crate::store) size: u64,
+    /// How many objects it says it has.
+    pub(super) count: u32,
     file: OwnedFd,
 }
 
@@ -37,7 +39,7 @@ pub(in crate::store) struct Pack {
 const DEEPEST: usize = 5000;
 /// Bytes of a window, and of a piece when an object is streamed.
 const WINDOW: usize = 8 << 10;
-const PIECE: usize = 64 << 10;
+pub(super) const PIECE: usize = 64 << 10;
 
 /// What reading needs: tables of zlib, buffers. One for each thread that reads.
 pub(in crate::store) struct Scratch {
@@ -64,6 +66,13 @@ impl Default for Scratch {
             delta: Vec::new(),
             other: Vec::new(),
         }
+    }
+}
+
+impl Scratch {
+    /// Bytes of the stream that was inflated last.
+    pub(super) fn eaten(&self) -> u64 {
+        self.zlib.total_in()
     }
 }
 
@@ -116,6 +125,10 @@ impl Generations {
     }
 }
 
+fn open(packs: BorrowedFd<'_>, name: &str) -> Result<(OwnedFd, u64), Bad> {
+    files::open_file(packs, name)?.ok_or_else(|| format!("there is no {name}").into())
+}
+
 fn within(size: u64, limit: u64, at: u64) -> Result<(), Bad> {
     if size > limit { Err(format!("what is at offset {at} has {size} bytes").into()) } else { Ok(()) }
 }
@@ -128,24 +141,29 @@ impl Pack {
 
     /// Like [`Pack::open`], where the names of both files have one more ending. The pack's name has it too.
     pub(in crate::store) fn open_as(packs: BorrowedFd<'_>, name: &str, more: &str, number: u32) -> Result<Self, Bad> {
-        let open = |ending: &str| match files::open_file(packs, &format!("{name}{ending}{more}")) {
-            Ok(Some(found)) => Ok(found),
-            Ok(None) => Err(format!("there is no {name}{ending}{more}").into()),
-            Err(error) => Err(Bad::from(error)),
-        };
-        let (index, index_size) = open(".idx")?;
-        let (file, size) = open(".pack")?;
-        let index = Index::open(index, index_size)?;
+        let (index, index_size) = open(packs, &format!("{name}.idx{more}"))?;
+        let (file, size) = open(packs, &format!("{name}.pack{more}"))?;
+        let this = Self::of(file, size, format!("{name}{more}"), number, Index::open(index, index_size)?)?;
+        if u64::from(this.count) != this.index.count() {
+            return Err(format!("it has {} objects, its index {}", this.count, this.index.count()).into());
+        }
+        Ok(this)
+    }
+
+    /// Like [`Pack::open`], without its index: nothing is found in it.
+    pub(super) fn open_alone(packs: BorrowedFd<'_>, name: &str, number: u32) -> Result<Self, Bad> {
+        let (file, size) = open(packs, &format!("{name}.pack"))?;
+        Self::of(file, size, name.to_owned(), number, Index::nothing())
+    }
+
+    fn of(file: OwnedFd, size: u64, name: String, number: u32, index: Index) -> Result<Self, Bad> {
         let mut head = [0; HEADER as usize];
         let read = files::pread_full(&file, &mut head, 0)?;
-        let count = u64::from(u32::from_be_bytes([head[8], head[9], head[10], head[11]]));
         if read < head.len() || &head[..8] != b"PACK\0\0\0\x02" || size < HEADER + TRAILER {
             return Err("it is not a pack of version 2".into());
         }
-        if count != index.count() {
-            return Err(format!("it has {count} objects, its index {}", index.count()).into());
-        }
-        Ok(Self { name: format!("{name}{more}"), number, index, size, file })
+        let count = u32::from_be_bytes([head[8], head[9], head[10], head[11]]);
+        Ok(Self { name, number, index, size, count, file })
     }
 
     /// What lies in the pack from `at` on: at least a header's length, or up to the pack's end.
@@ -171,12 +189,12 @@ impl Pack {
         Ok(&scratch.window[..want])
     }
 
-    fn entry(&self, at: u64, scratch: &mut Scratch) -> Result<Entry, Bad> {
+    pub(super) fn entry(&self, at: u64, scratch: &mut Scratch) -> Result<Entry, Bad> {
         Entry::parse(self.window(at, scratch)?).ok_or_else(|| format!("there is no object at offset {at}").into())
     }
 
-    /// Inflates what begins at `at`, `size` bytes, in pieces to `sink`.
-    fn inflate(
+    /// Inflates what begins at `at`, `size` bytes, in pieces to `sink`: whenever `out` is full, which needs room for that.
+    pub(super) fn inflate(
         &self,
         at: u64,
         size: u64,
@@ -376,6 +394,15 @@ impl Pack {
         mut sink: impl FnMut(&[u8]) -> Result<(), Bad>,
     ) -> Result<(), Bad> {
         let mut hash = crc32fast::Hasher::new();
+        self.pieces(at, end, |piece| {
+            hash.update(piece);
+            sink(piece)
+        })?;
+        if hash.finalize() == crc { Ok(()) } else { Err(format!("the object at offset {at} is damaged").into()) }
+    }
+
+    /// Hands over what lies from `at` to `end`, piece by piece.
+    pub(super) fn pieces(&self, at: u64, end: u64, mut sink: impl FnMut(&[u8]) -> Result<(), Bad>) -> Result<(), Bad> {
         let mut piece = vec![0; usize::try_from(end.saturating_sub(at)).unwrap_or(PIECE).min(PIECE)];
         let mut place = at;
         while place < end {
@@ -384,11 +411,10 @@ impl Pack {
             if read < want {
                 return Err("it is shorter than it was".into());
             }
-            hash.update(&piece[..want]);
             sink(&piece[..want])?;
             place += want as u64;
         }
-        if hash.finalize() == crc { Ok(()) } else { Err(format!("the object at offset {at} is damaged").into()) }
+        Ok(())
     }
 
     /// Where the last entry ends.
@@ -412,9 +438,20 @@ impl Pack {
     /// # Errors
     /// If it cannot be read at this moment, which says nothing about it; `Cancelled`.
     pub(in crate::store) fn is_sound(&self, cx: &Context<'_>) -> Result<bool> {
+        Ok(self.sum(cx)?.is_some() && self.index.is_sound().map_err(|errno| self.failed(errno))?)
+    }
+
+    fn failed(&self, errno: Errno) -> Error {
+        Error::from_io(format!("cannot read {}.pack of the store", self.name), &errno.into())
+    }
+
+    /// The checksum that the pack ends with, if it is the right one. Reads everything but the index.
+    ///
+    /// # Errors
+    /// Those of [`Pack::is_sound`].
+    pub(super) fn sum(&self, cx: &Context<'_>) -> Result<Option<[u8; TRAILER as usize]>> {
         use sha1::{Digest, Sha1};
-        let failed =
-            |errno: Errno| Error::from_io(format!("cannot read {}.pack of the store", self.name), &errno.into());
+        let failed = |errno: Errno| self.failed(errno);
         let mut hash = Sha1::new();
         let mut chunk = vec![0; PIECE];
         let mut at = 0;
@@ -422,14 +459,13 @@ impl Pack {
             cx.check_cancelled()?;
             let want = usize::try_from(self.size - TRAILER - at).unwrap_or(PIECE).min(PIECE);
             if files::pread_full(&self.file, &mut chunk[..want], at).map_err(failed)? < want {
-                return Ok(false);
+                return Ok(None);
             }
             hash.update(&chunk[..want]);
             at += want as u64;
         }
         let mut sum = [0; TRAILER as usize];
         let read = files::pread_full(&self.file, &mut sum, at).map_err(failed)?;
-        let sound = read == sum.len() && hash.finalize()[..] == sum[..];
-        Ok(sound && self.index.is_sound().map_err(failed)?)
+        Ok((read == sum.len() && hash.finalize()[..] == sum[..]).then_some(sum))
     }
 }

@@ -8,7 +8,8 @@ use gix::ObjectId;
 use gix::objs::Kind;
 use sha1::{Digest, Sha1};
 
-use super::index::{self, IndexEntry};
+use super::bad::Bad;
+use super::index::{self, Index, IndexEntry};
 use super::{Body, Entry, HEADER};
 use crate::store::files::{self, Doing};
 
@@ -38,6 +39,7 @@ pub(in crate::store) struct Finished {
     pub(in crate::store) size: u64,
     pack: (String, OwnedFd),
     index: (String, OwnedFd),
+    index_size: u64,
 }
 
 impl<'a> PackWriter<'a> {
@@ -145,6 +147,7 @@ impl<'a> PackWriter<'a> {
                 self.file.try_clone().map_err(|e| Error::from_io("cannot duplicate a descriptor", &e))?,
             ),
             index: (index_name, index_file),
+            index_size: index.len() as u64,
         };
         files::write_all(&finished.index.1, &index).doing(|| "write a pack's index in the store".to_owned())?;
         if durable {
@@ -191,6 +194,12 @@ impl Drop for PackWriter<'_> {
 }
 
 impl Finished {
+    /// Its index, read back.
+    pub(in crate::store) fn index(&self) -> Result<Index, Bad> {
+        let file = self.index.1.try_clone().map_err(|error| Error::from_io("cannot duplicate a descriptor", &error))?;
+        Index::open(file, self.index_size)
+    }
+
     /// Gives pack and index their names in `packs`; from then on the objects are there. The index comes last: it is what
     /// readers look for.
     pub(in crate::store) fn install(&self, tmp: BorrowedFd<'_>, packs: impl AsFd) -> Result<()> {

@@ -59,7 +59,7 @@ fn damage_is_named_and_harms_nothing_else() {
 }
 
 /// As if the machine had been started again since.
-fn after_another_boot(path: &Path) {
+pub(super) fn after_another_boot(path: &Path) {
     for entry in std::fs::read_dir(path.join("unsynced")).unwrap() {
         let path = entry.unwrap().path();
         let name = path.to_str().unwrap().split('@').next().unwrap().to_owned();

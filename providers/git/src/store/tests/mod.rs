@@ -1,7 +1,8 @@
 //! The store as a whole, against real Git and a failing disk: what is written is there. Merging and sweeping are tested in `merging.rs`, what a
-//! disk does to it in `damage.rs`.
+//! disk does to it in `damage.rs`, to packs' indexes in `indexes.rs`.
 
 mod damage;
+mod indexes;
 mod merging;
 
 use std::io::Write;

@@ -148,7 +148,8 @@ impl Workspace {
                 // It says nothing about the path, and that is said.
                 Err(error) => {
                     let message = format!("the snapshot {} is passed over: {error}", snapshot.id);
-                    self.engine.notify(Notice::new(NoticeKind::Other, message).with_hint("ah agent fs gc"));
+                    let hint = error.hint.as_deref().unwrap_or("ah agent fs gc");
+                    self.engine.notify(Notice::new(NoticeKind::Other, message).with_hint(hint));
                     all_asked = false;
                     continue;
                 }

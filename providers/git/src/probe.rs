@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use ah_plugin_api::{Dir, Mode, Probe, ProbeRequest};
 use rustix::fs::{Access, AtFlags, StatVfsMountFlags};
 
+use crate::store::Store;
+
 /// Answers [`ah_plugin_api::Provider::probe`]. Changes nothing.
 pub(crate) fn probe(workspace: &Dir, store: &Dir, request: &ProbeRequest) -> Probe {
     let modes = BTreeSet::from([Mode::InPlace, Mode::Worktree]);
@@ -67,7 +69,11 @@ fn obstacle(workspace: &Dir, store: &Dir) -> Option<Obstacle> {
             remedy: "set AH_HOME to a folder of your own".to_owned(),
         });
     }
-    None
+    Store::refusal(store).map(|error| Obstacle {
+        in_store: true,
+        reason: error.message,
+        remedy: error.hint.unwrap_or_else(|| "use the version of the program that made it".to_owned()),
+    })
 }
 
 #[cfg(test)]
@@ -84,5 +90,16 @@ mod tests {
         assert!(yes.usable && yes.can_delete && yes.modes.contains(&Mode::Worktree), "{yes:?}");
         let no = probe(&workspace, &store, &ProbeRequest { mode: Some(Mode::CowOverlay), ..ProbeRequest::default() });
         assert!(!no.usable && no.remedy.is_some(), "{no:?}");
+    }
+
+    #[test]
+    fn says_no_to_a_store_of_another_version() {
+        let (workspace, temp) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (workspace, store) = (Dir::open(workspace.path()).unwrap(), Dir::open(temp.path()).unwrap());
+        for (format, usable) in [("{\"version\":1}", true), ("{\"version\":2}", false), ("damaged", true)] {
+            std::fs::write(temp.path().join("format"), format).unwrap();
+            let probe = probe(&workspace, &store, &ProbeRequest::default());
+            assert_eq!((probe.usable, probe.can_delete, probe.remedy.is_none()), (usable, usable, usable), "{probe:?}");
+        }
     }
 }

@@ -61,12 +61,19 @@ pub(super) struct Folders {
 
 /// Opens the store's folders; makes them first if `dir` has no store.
 pub(super) fn open(dir: BorrowedFd<'_>) -> Result<Folders> {
-    match files::read_file(dir, "format", 4096)? {
-        Some(format) => check(&format)?,
-        None => {
+    match version(dir)? {
+        Version::This => {}
+        // It says the same in every store, and the objects are there.
+        Version::Damaged if files::open_dir(dir, "git/objects/pack").is_ok() => {
+            // Where this cannot be done now, the next does it.
+            if let Ok(Some(_guard)) = lock::take_if_free(dir) {
+                let _ = cache(dir, "tmp").and_then(|tmp| write_format(dir, &tmp));
+            }
+        }
+        Version::None | Version::Damaged => {
             // Writers empty `tmp`, so making a store is writing too.
             let _guard = lock::take(dir, &Context::quiet())?;
-            if files::read_file(dir, "format", 4096)?.is_none() {
+            if version(dir)? != Version::This {
                 make(dir)?;
             }
         }
@@ -85,11 +92,25 @@ pub(super) fn open(dir: BorrowedFd<'_>) -> Result<Folders> {
     })
 }
 
-fn check(format: &[u8]) -> Result<()> {
-    let format: Format = serde_json::from_slice(format)
-        .map_err(|e| files::damaged("the store's format file is damaged").with_cause(&e))?;
+/// What a store says of its version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Version {
+    /// It is a new folder.
+    None,
+    This,
+    /// What it says is no version at all.
+    Damaged,
+}
+
+/// Which version of the layout the store in `dir` has.
+///
+/// # Errors
+/// `FailedPrecondition` if it is another than this.
+pub(super) fn version(dir: BorrowedFd<'_>) -> Result<Version> {
+    let Some(format) = files::read_file(dir, "format", 4096)? else { return Ok(Version::None) };
+    let Ok(format) = serde_json::from_slice::<Format>(&format) else { return Ok(Version::Damaged) };
     if format.version == VERSION {
-        return Ok(());
+        return Ok(Version::This);
     }
     let message = format!("the store has version {}, this program knows version {VERSION}", format.version);
     Err(Error::new(ErrorKind::FailedPrecondition, message)
@@ -145,6 +166,10 @@ fn make(dir: BorrowedFd<'_>) -> Result<()> {
     for name in FOLDERS.into_iter().rev() {
         files::sync(files::open_dir(dir, name)?, name)?;
     }
+    write_format(dir, &tmp)
+}
+
+fn write_format(dir: BorrowedFd<'_>, tmp: &OwnedFd) -> Result<()> {
     let format = format!("{{\"version\":{VERSION}}}\n");
     files::put(tmp.as_fd(), dir, "format", format.as_bytes(), 0o600, true)?;
     files::sync(dir, "the folder")

@@ -147,6 +147,11 @@ impl Store {
         Ok(Arc::new(store))
     }
 
+    /// Why the store in `dir` cannot be used by this program, if it was made by another version. Changes nothing.
+    pub(crate) fn refusal(dir: &Dir) -> Option<Error> {
+        layout::version(dir.as_fd()).err().filter(|error| error.kind == ErrorKind::FailedPrecondition)
+    }
+
     /// The store's folder, for the private index beside the objects.
     pub(crate) fn folder(&self) -> BorrowedFd<'_> {
         self.folders.store.as_fd()

@@ -283,3 +283,25 @@ fn a_pack_whose_index_was_lost_is_removed_only_if_nothing_needs_it() {
     check(&store, "one", &some_files(2, 0), &first);
     check(&store, "two", &some_files(2, 9), &second);
 }
+
+#[test]
+fn a_damaged_format_file_costs_nothing() {
+    let f = fixture();
+    let entries = publish(&f.store, "one", &some_files(2, 0), &[], Durability::Durable).unwrap();
+    let path = f.temp.path().join("format");
+    let good = std::fs::read(&path).unwrap();
+    for bad in [&b""[..], b"{\"version\":", b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0", b"{\"vers)on\":1}\n"] {
+        std::fs::write(&path, bad).unwrap();
+        // Somebody is writing: it is read all the same.
+        let busy = crate::store::lock::take(&f.store.folders.store, &Context::quiet()).unwrap();
+        check(&open(f.temp.path()), "one", &some_files(2, 0), &entries);
+        assert_eq!(std::fs::read(&path).unwrap(), bad);
+        drop(busy);
+        check(&open(f.temp.path()), "one", &some_files(2, 0), &entries);
+        assert_eq!(std::fs::read(&path).unwrap(), good);
+    }
+    std::fs::write(&path, "{\"version\":2}\n").unwrap();
+    let refused = crate::store::Store::open(&ah_plugin_api::Dir::open(f.temp.path()).unwrap()).unwrap_err();
+    assert!(refused.kind == ErrorKind::FailedPrecondition && refused.hint.is_some(), "{refused:?}");
+    assert_eq!(std::fs::read(&path).unwrap(), b"{\"version\":2}\n");
+}

@@ -214,7 +214,7 @@ impl<'a> Report<'a> {
             },
             ErrorKind::Unavailable => "ah agent fs providers".to_owned(),
             ErrorKind::DataLoss => {
-                "`ah agent fs snapshots` lists the others; `ah agent fs cat` and `seek` show what can be read of this one".to_owned()
+                "`ah agent fs snapshots` lists the others; of this one, `ah agent fs restore SNAPSHOT -- PATH` brings back each path that can be read".to_owned()
             }
             ErrorKind::Cancelled => format!("`ah` shows how things stand; `{whole}` starts again"),
             _ if error.errno == Some(EFBIG) => {

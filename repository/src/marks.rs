@@ -6,8 +6,10 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::AsFd;
 
-use ah_rules::{GitDir, without_magic};
-use rustix::fs::{AtFlags, Dir, FileType, OFlags};
+use ah_rules::GitDir;
+use rustix::fs::{AtFlags, Dir, FileType};
+
+use crate::repository::open_dir;
 
 /// More folders of refs than this are not looked at.
 const FOLDERS: usize = 4096;
@@ -21,6 +23,7 @@ pub(crate) fn of(git: &GitDir) -> Option<String> {
     for name in ["index", "HEAD", "MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply"] {
         attributes(&git.git_dir, name).hash(&mut hasher);
     }
+    // These may be shared by links, see `repository`.
     attributes(git.common(), "packed-refs").hash(&mut hasher);
     let mut folders = 0;
     for name in ["refs", "reftable"] {
@@ -32,7 +35,7 @@ pub(crate) fn of(git: &GitDir) -> Option<String> {
 type Attributes = Option<(u64, i64, i64, i64, i64, i64)>;
 
 fn attributes(dir: impl AsFd, name: &str) -> Attributes {
-    let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    let stat = rustix::fs::statat(dir, name, AtFlags::empty()).ok()?;
     #[allow(clippy::unnecessary_cast, reason = "the types differ between machines")]
     Some((
         stat.st_ino,
@@ -49,8 +52,7 @@ fn below(dir: impl AsFd, name: &[u8], folders: &mut usize, depth: usize, hasher:
     if *folders > FOLDERS {
         return None;
     }
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let folder = match without_magic(dir, name, flags) {
+    let folder = match open_dir(dir, name) {
         Ok(folder) => folder,
         // On a filesystem that does not say what an entry is, it may have been a file.
         Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => return Some(()),

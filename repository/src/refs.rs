@@ -10,7 +10,7 @@ use gix::ObjectId;
 use gix::bstr::ByteSlice;
 use rustix::fs::{AtFlags, FileType};
 
-use crate::repository::{SMALL, open_dir, read_file};
+use crate::repository::{SMALL, open_dir, read_file, read_linked};
 
 /// The kinds that are recorded. Not the stash, whose log is not; nor what a rebase or bisection keeps for itself.
 const KINDS: &[&str] = &["heads", "tags", "remotes"];
@@ -84,12 +84,12 @@ fn valid(name: &[u8]) -> Option<String> {
 
 fn packed(common_dir: BorrowedFd<'_>, found: &mut BTreeMap<String, Target>) -> Option<()> {
     // A file that is too large reads as one that is not there; so its size is asked for first.
-    if let Ok(stat) = rustix::fs::statat(common_dir, "packed-refs", rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
+    if let Ok(stat) = rustix::fs::statat(common_dir, "packed-refs", AtFlags::empty())
         && u64::try_from(stat.st_size).unwrap_or(u64::MAX) > LIMIT
     {
         return None;
     }
-    let text = read_file(common_dir, "packed-refs", LIMIT).ok()?.unwrap_or_default();
+    let text = read_linked(common_dir, "packed-refs", LIMIT).ok()?.unwrap_or_default();
     // Comments begin with `#`, what a tag leads to with `^`: neither is a line of this form.
     found.extend(parse(&text).filter(|(_, target)| matches!(target, Target::Object(_))));
     Some(())

@@ -53,7 +53,8 @@ impl Repository {
         let refs = refs::read(git.common());
         let state = RepositoryState::default();
         let mut this = Self { git, state, objects: Vec::new(), shallow: None, refs };
-        this.shallow = this.common_file("shallow", CONFIG_LIMIT).ok().flatten().filter(|text| !text.is_empty());
+        this.shallow = read_linked(this.git.common(), "shallow", CONFIG_LIMIT).ok().flatten();
+        this.shallow.take_if(|text| text.is_empty());
         if let Err(why) = this
             .read_head()
             .and_then(|()| this.open_objects())
@@ -165,7 +166,7 @@ impl Repository {
         if let Ok(Some(text)) = read_file(self.git.common(), name, SMALL) {
             return Some(text.trim_ascii_end().to_vec());
         }
-        let (packed, _) = open_file(self.git.common(), "packed-refs").ok().flatten()?;
+        let (packed, _) = open_linked(self.git.common(), "packed-refs").ok().flatten()?;
         // Line by line: whose it is, it may be of any size.
         let mut lines = BufReader::new(File::from(packed).take(PACKED_LIMIT));
         let mut line = Vec::new();
@@ -222,7 +223,7 @@ impl Repository {
     }
 
     fn check_config(&self) -> Result<(), String> {
-        let config = self.common_file("config", CONFIG_LIMIT).ok().flatten().unwrap_or_default();
+        let config = read_linked(self.git.common(), "config", CONFIG_LIMIT).ok().flatten().unwrap_or_default();
         for (key, value) in extensions(&config) {
             match &*key {
                 "objectformat" if value != "sha1" => return Err(format!("it is a {value} repository")),
@@ -265,7 +266,24 @@ pub(crate) fn open_dir(at: impl AsFd, path: &[u8]) -> rustix::io::Result<OwnedFd
 
 /// Opens a regular file; none if there is nothing, or something else, of that name.
 pub(crate) fn open_file(at: impl AsFd, name: &str) -> rustix::io::Result<Option<(OwnedFd, u64)>> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    open_regular(at, name, READ | OFlags::NOFOLLOW)
+}
+
+/// Likewise, also where a symlink leads to it: some work trees share a repository by links in their git directory (`git-new-workdir`).
+/// Only for what is read for ids, names of refs and keys. What is copied into a branch must be the repository's own, since whoever
+/// wrote the link need not be allowed to read what it leads to.
+fn open_linked(at: impl AsFd, name: &str) -> rustix::io::Result<Option<(OwnedFd, u64)>> {
+    // Looked at first: some devices do something as soon as they are opened.
+    match open_regular(&at, name, OFlags::PATH | OFlags::CLOEXEC)? {
+        Some(_) => open_regular(&at, name, READ),
+        None => Ok(None),
+    }
+}
+
+/// Nothing that is no regular file is waited for, or becomes this process's terminal.
+const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
+
+fn open_regular(at: impl AsFd, name: &str, flags: OFlags) -> rustix::io::Result<Option<(OwnedFd, u64)>> {
     let fd = match without_magic(at, name, flags) {
         Ok(fd) => fd,
         // No such name, a directory on the way that is none, a symlink, a socket.
@@ -278,7 +296,16 @@ pub(crate) fn open_file(at: impl AsFd, name: &str) -> rustix::io::Result<Option<
 }
 
 pub(crate) fn read_file(at: impl AsFd, name: &str, limit: u64) -> rustix::io::Result<Option<Vec<u8>>> {
-    let Some((fd, size)) = open_file(at, name)? else { return Ok(None) };
+    read_opened(open_file(at, name)?, limit)
+}
+
+/// Reads what [`open_linked`] opens.
+pub(crate) fn read_linked(at: impl AsFd, name: &str, limit: u64) -> rustix::io::Result<Option<Vec<u8>>> {
+    read_opened(open_linked(at, name)?, limit)
+}
+
+fn read_opened(opened: Option<(OwnedFd, u64)>, limit: u64) -> rustix::io::Result<Option<Vec<u8>>> {
+    let Some((fd, size)) = opened else { return Ok(None) };
     if size > limit {
         return Ok(None);
     }
@@ -376,6 +403,47 @@ mod tests {
         git(temp.path(), &["init", "-q", "--object-format=sha256", "long"]);
         let long = discover(&temp.path().join("long")).unwrap();
         assert_eq!(long.state.not_kept.as_deref(), Some("it is a sha256 repository"));
+    }
+
+    /// As `git-new-workdir` makes them.
+    #[test]
+    fn a_repository_that_is_shared_by_links_is_read_through_them() {
+        let temp = tempfile::tempdir().unwrap();
+        let (main, linked) = (temp.path().join("main/.git"), temp.path().join("linked/.git"));
+        std::fs::create_dir(temp.path().join("main")).unwrap();
+        git(&temp.path().join("main"), &["init", "-q", "-b", "trunk"]);
+        git(&temp.path().join("main"), &["commit", "-q", "--allow-empty", "-m", "one"]);
+        git(&temp.path().join("main"), &["tag", "v1"]);
+        git(&temp.path().join("main"), &["pack-refs", "--all"]);
+        let head = git(&temp.path().join("main"), &["rev-parse", "HEAD"]);
+        std::fs::write(main.join("shallow"), format!("{head}\n")).unwrap();
+        std::fs::create_dir_all(&linked).unwrap();
+        std::fs::copy(main.join("HEAD"), linked.join("HEAD")).unwrap();
+        for name in ["config", "refs", "objects", "packed-refs", "shallow"] {
+            std::os::unix::fs::symlink(main.join(name), linked.join(name)).unwrap();
+        }
+        let found = discover(&temp.path().join("linked")).unwrap();
+        assert_eq!((found.state.head.as_ref(), found.state.not_kept), (Some(&head), None));
+        assert_eq!(found.refs.map(|refs| refs.split(|byte| *byte == b'\n').count()), Some(3), "branch, tag, the end");
+        assert!(found.shallow.is_some() && found.state.marks.is_some());
+        for args in [&["tag", "v2"][..], &["pack-refs", "--all"]] {
+            let before = discover(&temp.path().join("linked")).unwrap().state.marks;
+            git(&temp.path().join("main"), args);
+            assert_ne!(discover(&temp.path().join("linked")).unwrap().state.marks, before, "{args:?}");
+        }
+        std::fs::write(main.join("config"), "[extensions]\n\tobjectFormat = sha256\n").unwrap();
+        let found = discover(&temp.path().join("linked")).unwrap();
+        assert_eq!(found.state.not_kept.as_deref(), Some("it is a sha256 repository"));
+        // What is copied into branches is not read through links.
+        assert!(found.common_file("config", 1000).unwrap().is_none());
+        for place in ["/dev/zero", "/proc/self/fd/0", "/nowhere"] {
+            for name in ["config", "packed-refs", "shallow"] {
+                std::fs::remove_file(linked.join(name)).unwrap();
+                std::os::unix::fs::symlink(place, linked.join(name)).unwrap();
+            }
+            let found = discover(&temp.path().join("linked")).unwrap();
+            assert!(found.state.head.is_none() && found.shallow.is_none(), "{place}");
+        }
     }
 
     #[test]

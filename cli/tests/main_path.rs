@@ -273,9 +273,11 @@ fn exec_shows_the_branch_at_the_path_of_the_workspace() {
         };
         let ran = inside("exec b -- sh -c 'cat f; exit 7'");
         assert_eq!((ran.code, ran.stdout.as_str()), (7, "branch\n"), "{ran:?}");
+        let path = world.path("state/branches/b");
+        assert_eq!(inside(&format!("exec {} -- cat f", path.display())).stdout, "branch\n");
         for words in ["exec c -- true", "rm c", "rm b"] {
             let ran = inside(words);
-            let hint = format!("outside of `ah agent fs exec`: `ah -C {} agent fs {words}`", world.root().display());
+            let hint = format!("outside of `exec`: `ah -C {} agent fs {words}`", world.root().display());
             assert!(ran.code == 3 && ran.stderr.contains(&hint), "{ran:?}");
         }
         world.fs(["rm", "c"]);

@@ -102,7 +102,9 @@ impl Workspace {
                 format!("{path} is not in the snapshot {}, which left it out: {}", snapshot.id, omission.reason);
             return Error::new(ErrorKind::NotFound, message).with_hint(self.left_out_hint(path, &snapshot.id));
         }
-        if served.can(Capability::AppliesPolicy) && path.components().any(|name| name == b".git") {
+        let of_repository =
+            snapshot.repository.is_some() && path.components().next().is_some_and(|name| name == b".git");
+        if served.can(Capability::AppliesPolicy) && of_repository {
             let message =
                 format!("{path} is not in the snapshot {}: repositories are not captured as files", snapshot.id);
             let hint = format!(

@@ -23,7 +23,7 @@ use crate::output::{changes, patch, stat};
 From the first REF to the second, or to the workspace as it is now. Without REF, from the snapshot that a branch grew from, and from the \
 latest where this is no branch. Ignored directories are compared only if they \
 are named, and a snapshot holds them. The letters of --name-status: A added, D deleted, \
-M modified, P permissions alone, T another type. A patch can be given to `git apply`, or `git apply --3way` where other work came home before (commit that first); \
+M modified, P permissions alone, T another type. A patch can be given to `git apply`, or `git apply --3way` where other work came home before (if that is committed, and what the patch begins from was, too); \
 files that are not text are only named in it, and stay as they are.
 
 Examples:

@@ -78,7 +78,9 @@ pub(crate) fn run(app: &App, args: &ExecArgs) -> Outcome {
     if let Some(name) = &args.branch
         && workspace.own_place().is_some()
         && let Some(own) = workspace.own_branch()?
-        && (*name == own.name || name == own.id.as_str())
+        && (*name == own.name
+            || name == own.id.as_str()
+            || app.cwd.join(name).canonicalize().is_ok_and(|at| at == own.path))
     {
         // It is shown here already.
         return Err(launch::become_it(app, &command, &app.cwd));

@@ -50,7 +50,7 @@ impl Launch {
     }
 }
 
-/// The agent's own command, in a session of ours. An agent that does not call `ah` by itself is recorded, which gives it hooks for that run: else no
+/// The agent's own command, in a session of ours, by `env`. An agent that does not call `ah` by itself is recorded, which gives it hooks for that run: else no
 /// moments would come of it.
 pub(crate) fn command(app: &App, session: &str, conversation: &ConversationReport) -> Vec<OsString> {
     let mut words: Vec<OsString> = vec!["env".into(), format!("AH_SESSION={session}").into()];
@@ -62,11 +62,18 @@ pub(crate) fn command(app: &App, session: &str, conversation: &ConversationRepor
     words
 }
 
-/// The command that shows a branch at the workspace's own path, where `cwd` is, to the agent alone.
-pub(crate) fn in_branch(app: &App, cwd: &Path, branch: &str, agent: &[OsString]) -> Vec<OsString> {
-    let mut words = vec![ah(app), "-C".into(), cwd.into()];
+/// The command that shows a branch at the workspace's own path, `root`, to the agent alone, which runs in `cwd` there.
+pub(crate) fn in_branch(app: &App, root: &Path, cwd: &Path, branch: &str, agent: &[OsString]) -> Vec<OsString> {
+    let mut words = vec![ah(app), "-C".into(), root.into()];
     words.extend(["agent", "fs", "exec", branch, "--"].map(OsString::from));
-    words.extend_from_slice(agent);
+    // A directory may be in the branch alone, and then not where the command is typed.
+    match agent.split_first().filter(|_| cwd != root) {
+        Some((env, rest)) => {
+            words.extend([env.clone(), "-C".into(), cwd.into()]);
+            words.extend_from_slice(rest);
+        }
+        None => words.extend_from_slice(agent),
+    }
     words
 }
 

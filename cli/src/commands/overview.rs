@@ -36,7 +36,6 @@ pub(crate) fn run(app: &App) -> Outcome {
     {
         let command = format!("ah agent fs adopt {}", ah_core::text::shell(old.as_os_str()));
         next[1] = Next { command, purpose: "if that was moved here: its snapshots go on here" };
-        next.swap(0, 1);
     }
     for next in &mut next {
         next.command = app.ui.in_place(&next.command);

@@ -92,7 +92,7 @@ pub(crate) fn run(app: &App, args: &RewindArgs) -> Outcome {
     // What is printed may be run outside of the command of `exec` that shows a branch here: there the agent would be let loose on the workspace.
     let shown = workspace.own_place().map(|_| workspace.own_branch()).transpose()?.flatten();
     let launch = agent.as_ref().map(|(agent, made)| match &shown {
-        Some(branch) => Launch::new(launch::in_branch(app, &made.cwd, &branch.name, agent), None),
+        Some(branch) => Launch::new(launch::in_branch(app, workspace.root(), &made.cwd, &branch.name, agent), None),
         None => Launch::new(agent.clone(), Some(&made.cwd)),
     });
     let incomplete = report.restore.as_ref().is_some_and(|restore| !restore.failed.is_empty());

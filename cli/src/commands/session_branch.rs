@@ -72,7 +72,7 @@ pub(crate) fn run(app: &App, args: &BranchArgs) -> Outcome {
     let session = report.session.name.as_str();
     let agent = launch::command(app, session, &report.conversation);
     let launch = match options.shown_at.is_some() {
-        true => Launch::new(launch::in_branch(app, &report.conversation.cwd, &report.branch.name, &agent), None),
+        true => Launch::new(launch::in_branch(app, at, &report.conversation.cwd, &report.branch.name, &agent), None),
         false => Launch::new(agent.clone(), Some(&report.conversation.cwd)),
     };
     if !app.ui.json {

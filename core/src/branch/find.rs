@@ -217,12 +217,12 @@ impl Engine {
             // Who asks sees a branch there.
             Ok((_, _, Found::Elsewhere(shown))) => {
                 let message = match file.record.workspace == Some(shown.id) {
-                    true => format!("{name} is the branch that is shown at {at} here, by `ah agent fs exec`"),
-                    false => format!(
-                        "{name} is a branch of the workspace at {at}, where `ah agent fs exec` shows another one here"
-                    ),
+                    true => format!("{name} is the branch that is shown at {at} here, by `exec`"),
+                    false => {
+                        format!("{name} is a branch of the workspace at {at}, where `exec` shows another one here")
+                    }
                 };
-                error(message).with_hint(format!("in a shell outside of `ah agent fs exec`: `{there}`"))
+                error(message).with_hint(format!("in a shell outside of `exec`: `{there}`"))
             }
             _ => error(format!("{name} is a branch of another workspace: {at}")).with_hint(there),
         })

@@ -236,7 +236,7 @@ fn what_is_ones_own_and_shut_is_said_to_be_opened() {
     world.fs(["snapshot"]);
     world.wait_for_background();
     let workspaces = world.path("state/workspaces");
-    fs::set_permissions(&workspaces, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&workspaces, fs::Permissions::from_mode(0o000)).unwrap();
     let ran = world.run(["agent", "fs", "snapshot"]);
     fs::set_permissions(&workspaces, fs::Permissions::from_mode(0o700)).unwrap();
     assert!(ran.code == 1 && ran.stderr.contains("`chmod u+rwX PATH`"), "{ran:?}");

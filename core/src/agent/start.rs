@@ -59,7 +59,7 @@ impl Engine {
             Some(had) => remember(&had).map(|()| had)?,
             None => match workspace.take_recorded(&own, &remember)? {
                 Some(recorded) => recorded,
-                None => workspace.make_session(own, &remember)?,
+                None => workspace.make_session(&own, &remember)?,
             },
         };
         Ok((workspace, session))
@@ -126,7 +126,7 @@ impl Workspace {
     }
 
     /// Makes the session. Others' that are made meanwhile are not waited for.
-    fn make_session(&self, agent: AgentSession, remember: &dyn Fn(&SessionName) -> Result<()>) -> Result<SessionName> {
+    fn make_session(&self, agent: &AgentSession, remember: &dyn Fn(&SessionName) -> Result<()>) -> Result<SessionName> {
         let now = self.engine.settings().clock.now();
         let folder = self.folder();
         let taken = |name: &SessionName| session::folder(&folder, name).exists();
@@ -151,7 +151,7 @@ impl Workspace {
                 // Before it is there: a kill in between leaves what leads to none, rather than a session that no hook finds.
                 remember(&name)?;
                 let _lock = self.lock_session(&name)?;
-                return self.give_to(&name, &agent).map(|()| name);
+                return self.give_to(&name, agent).map(|()| name);
             }
         }
     }

@@ -160,26 +160,50 @@ pub fn refuse_open_entry(dir: BorrowedFd<'_>, name: &[u8], stat: &Statx) -> Resu
     }
 }
 
-/// So much of other processes' tables is read where that is done again and again, bytes: who has a namespace may fill it with mounts.
-const MOST_READ: usize = 64 << 20;
+/// How much of other processes' tables is looked at.
+#[derive(Debug, Clone, Copy)]
+struct Most {
+    /// Of tables that differ, bytes: who has a namespace may fill it with mounts.
+    distinct: usize,
+    /// Of what has to be read to tell that, bytes: nobody but root is told of others' processes that they share a namespace.
+    read: usize,
+}
 
-/// After so many mounts it is looked whether this shall stop.
-const BETWEEN_LOOKS: usize = 10_000;
+impl Most {
+    /// Where it is done again and again: a container host has thousands of processes with a hundred kilobytes each, of few namespaces.
+    const USUAL: Self = Self { distinct: 64 << 20, read: 1 << 30 };
+    const ALL: Self = Self { distinct: usize::MAX, read: usize::MAX };
+}
 
-/// The tables of mounts of the other processes that can be seen; of those that have the same one, one. No more are read once that was so much, which
-/// `unread` then says.
-fn tables_of_others(most: usize, unread: &Cell<bool>) -> impl Iterator<Item = (Process, Mounts)> {
-    let (state, mut seen, mut read) = (RandomState::new(), HashSet::new(), 0_usize);
-    let table = move |process: Process| {
-        if read > most {
+/// What each process has mounted; none of one whose table is another's, too. No more are read once that was as much as may be, which `unread` then says.
+fn tables_of(
+    processes: impl Iterator<Item = Process>,
+    most: Most,
+    unread: &Cell<bool>,
+) -> impl Iterator<Item = Option<(Process, Mounts)>> {
+    let (state, mut views, mut seen) = (RandomState::new(), HashSet::new(), HashSet::new());
+    let (mut distinct, mut read) = (0_usize, 0_usize);
+    processes.map_while(move |process| {
+        let view = process.view();
+        if view.as_ref().is_some_and(|view| views.contains(view)) {
+            return Some(None);
+        }
+        if distinct > most.distinct || read > most.read {
             unread.set(true);
             return None;
         }
         let table = std::fs::read(process.folder.join("mountinfo")).unwrap_or_default();
         read = read.saturating_add(table.len());
-        Some(seen.insert(state.hash_one(&table)).then(|| (process, Mounts::parse(&table))))
-    };
-    Process::others().map_while(table).flatten()
+        // Of one that has ended by now nothing is known.
+        if table.is_empty() {
+            return Some(None);
+        }
+        views.extend(view);
+        Some(seen.insert(state.hash_one(&table)).then(|| {
+            distinct = distinct.saturating_add(table.len());
+            (process, Mounts::parse(&table))
+        }))
+    })
 }
 
 /// A place where something is mounted.
@@ -206,29 +230,29 @@ impl Tables {
     /// # Errors
     /// As [`Mounts::read`]; `Cancelled`.
     pub fn read(on: BorrowedFd<'_>, cx: &Context<'_>) -> Result<Self> {
-        Self::up_to(MOST_READ, on, cx)
+        Self::up_to(Most::USUAL, on, cx)
     }
 
-    fn up_to(most: usize, on: BorrowedFd<'_>, cx: &Context<'_>) -> Result<Self> {
+    fn up_to(most: Most, on: BorrowedFd<'_>, cx: &Context<'_>) -> Result<Self> {
         let own = Mounts::read()?;
         let device = own.of(on).map_or_else(String::new, |mount| mount.device.clone());
         let mut this = Self { own: Mounts::default(), device, shown: BTreeMap::new(), covered: BTreeMap::new() };
         this.add(&own, None);
         this.own = own;
-        let (mut unlooked, unread) = (0, Cell::new(false));
-        for (process, table) in tables_of_others(most, &unread) {
-            this.add(&table, Some(&process.to_string().into()));
-            unlooked += table.iter().count();
-            if unlooked > BETWEEN_LOOKS {
-                cx.check_cancelled()?;
-                unlooked = 0;
+        let unread = Cell::new(false);
+        for found in tables_of(Process::others(), most, &unread) {
+            cx.check_cancelled()?;
+            if let Some((process, table)) = found {
+                this.add(&table, Some(&process.to_string().into()));
             }
         }
         // Who fills a namespace with mounts is to keep nobody from removing what is theirs.
         if unread.get() {
             let message = format!(
-                "processes have so many mounts that not all of them were looked at (more than {} MiB): what is removed may be in use in one of them",
-                most >> 20
+                "processes have so many mounts that not all of them were looked at (more than {} MiB, or {} MiB with those of processes that share them): \
+                 what is removed may be in use in one of them",
+                most.distinct >> 20,
+                most.read >> 20
             );
             cx.log(LogLevel::Warn, &message);
         }
@@ -302,7 +326,7 @@ pub fn refuse_mounts(dir: BorrowedFd<'_>) -> Result<()> {
         let message = format!("the workspace is mounted at {} too", found.point.display());
         return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("unmount it, then repeat"));
     }
-    for (process, theirs) in tables_of_others(usize::MAX, &Cell::default()) {
+    for (process, theirs) in tables_of(Process::others(), Most::ALL, &Cell::default()).flatten() {
         // Another namespace's paths say something only where its root is ours.
         let is_ours = top(&theirs) == place.top;
         let own_too = |mount: &Mount| own.iter().any(|own| own.id == mount.id);
@@ -343,6 +367,7 @@ fn top(mounts: &Mounts) -> Option<(String, PathBuf)> {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
+    use std::os::unix::fs::symlink;
     use std::process::{Command, Stdio};
     use std::sync::Mutex;
 
@@ -364,7 +389,7 @@ mod tests {
         // Another process there is for sure, and a third.
         let mut others = [(); 2].map(|()| Command::new("sleep").arg("60").spawn().unwrap());
         let top = File::open("/").unwrap();
-        let told = [0, usize::MAX].map(|most| {
+        let told = [Most { distinct: 0, ..Most::ALL }, Most { read: 0, ..Most::ALL }, Most::ALL].map(|most| {
             let told = Told::default();
             Tables::up_to(most, top.as_fd(), &Context::new(&told)).unwrap();
             told.0.into_inner().unwrap().len()
@@ -373,7 +398,35 @@ mod tests {
             other.kill().unwrap();
             other.wait().unwrap();
         }
-        assert_eq!(told, [1, 0]);
+        assert_eq!(told, [1, 1, 0]);
+    }
+
+    #[test]
+    fn a_table_that_many_processes_share_counts_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let line = "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n";
+        // What is told of the processes: their mounts, and by `shared` that they share a namespace.
+        let found = |shared: bool, most: Most| {
+            let processes = (0..20).map(|pid| {
+                let folder = dir.path().join(format!("{shared}-{pid}"));
+                std::fs::create_dir_all(folder.join("ns")).unwrap();
+                std::fs::write(folder.join("mountinfo"), line).unwrap();
+                if shared && !folder.join("root").is_symlink() {
+                    symlink("mnt:[1]", folder.join("ns/mnt")).unwrap();
+                    symlink("/", folder.join("root")).unwrap();
+                }
+                Process { pid, folder }
+            });
+            let unread = Cell::new(false);
+            let tables = tables_of(processes, most, &unread).flatten().count();
+            (tables, unread.get())
+        };
+        let few = Most { distinct: line.len(), read: usize::MAX };
+        assert_eq!(found(false, few), (1, false));
+        assert_eq!(found(true, few), (1, false));
+        let short = Most { distinct: usize::MAX, read: line.len() };
+        assert_eq!(found(false, short), (1, true));
+        assert_eq!(found(true, short), (1, false), "one is read");
     }
 
     #[test]

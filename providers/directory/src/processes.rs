@@ -87,6 +87,12 @@ impl Process {
         false
     }
 
+    /// By what its table of mounts is the same as another's: its namespace and its root; none if it may not be known.
+    pub(crate) fn view(&self) -> Option<(PathBuf, PathBuf)> {
+        let link = |name: &str| std::fs::read_link(self.folder.join(name)).ok();
+        Some((link("ns/mnt")?, link("root")?))
+    }
+
     /// The hint for a person who waits for it to stop using something in that way. Nobody is to kill the shell that they type in, or what
     /// started it; and one that only works there, a shell in another window, need not end.
     #[must_use]

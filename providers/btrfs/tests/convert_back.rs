@@ -133,6 +133,31 @@ fn whoever_works_in_the_copy_by_then_keeps_it() {
     assert_eq!((bench.reclaim().stays, left(disk.at())), (Vec::new(), Vec::new()));
 }
 
+#[test]
+fn nobody_is_told_to_remove_what_lies_where_the_former_directory_was_moved_from() {
+    let _one = one_at_a_time();
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let bench = Bench::in_folder(disk.at());
+    bench.write("dir/f", "old");
+    let held = Mutex::new(None);
+    let refused = bench.convert_watched(|stage| match stage {
+        "looking once more" => {
+            let former = left(disk.at()).remove(0);
+            *held.lock().unwrap() = Some(fs::File::open(former.join("dir/f")).unwrap());
+            fs::rename(&former, disk.at().join("elsewhere")).unwrap();
+            fs::create_dir(&former).unwrap();
+        }
+        "putting it back" => panic!("with what is somebody else's"),
+        _ => {}
+    });
+    let error = refused.unwrap_err();
+    let hint = error.hint.unwrap();
+    assert!(hint.contains("moved away from") && !hint.contains("remove"), "{hint}");
+    assert!(error.causes.iter().any(|why| why.contains("was moved while")), "{:?}", error.causes);
+    assert_eq!(left(disk.at()).len(), 1);
+    assert_eq!(fs::read_to_string(disk.at().join("elsewhere/dir/f")).unwrap(), "old");
+}
+
 /// Started by the next test; dies in it.
 #[test]
 #[ignore = "does nothing by itself"]

@@ -243,6 +243,7 @@ fn copy_and_exchange(
 
 /// Puts the former directory back, for that reason; gives what is left to be done about the other one.
 fn put_back(old: &Old, temp: &str, copied: &State, new: BorrowedFd<'_>, error: Error, cx: &Context<'_>) -> Stopped {
+    let is_at = |name: &[u8], stat: &Statx| look(&old.above, name).is_ok_and(|there| same(&there, stat));
     // Somebody may have begun to work in the new one: nobody's work changes its place, so that stays, and so does the old one. As it does
     // where the names are not ours to give any more.
     let back = nobody_is_in(copied, new)
@@ -251,18 +252,18 @@ fn put_back(old: &Old, temp: &str, copied: &State, new: BorrowedFd<'_>, error: E
             cx.progress("putting it back", 0, None);
             exchange(old, temp)
         });
-    if back.is_err() {
+    if let Err(why) = back {
         let is_there = are_exchanged(old, temp, new);
-        return kept(old, temp, error, "the former directory", is_there.then_some("the new subvolume"));
+        let which = ("the former directory", is_at(temp.as_bytes(), &old.stat));
+        return kept(old, temp, error.with_cause(&why), which, is_there.then_some("the new subvolume"));
     }
     // They may have begun while that was looked for: only now nobody comes to it by name.
-    let last_look = nobody_is_in(copied, new).and_then(|()| {
-        let is_it = |now: &Statx| look(new, b"").is_ok_and(|new| same(now, &new));
-        if look(&old.above, temp.as_bytes()).is_ok_and(|now| is_it(&now)) { Ok(()) } else { Err(moved()) }
-    });
-    if last_look.is_err() {
-        let is_there = look(&old.above, &old.name).is_ok_and(|there| same(&there, &old.stat));
-        return kept(old, temp, error, "the new subvolume", is_there.then_some("the former directory, as before"));
+    let is_kept = look(new, b"").is_ok_and(|stat| is_at(temp.as_bytes(), &stat));
+    let last_look = nobody_is_in(copied, new).and_then(|()| if is_kept { Ok(()) } else { Err(moved()) });
+    if let Err(why) = last_look {
+        let is_there = is_at(&old.name, &old.stat);
+        let which = ("the new subvolume", is_kept);
+        return kept(old, temp, error.with_cause(&why), which, is_there.then_some("the former directory, as before"));
     }
     match on_disk(new) {
         Ok(()) => Stopped { error, left: Left::Unused },
@@ -270,21 +271,27 @@ fn put_back(old: &Old, temp: &str, copied: &State, new: BorrowedFd<'_>, error: E
     }
 }
 
-/// What is to be done about what stays under our name. `there`: what the workspace is, if it is where it was.
-fn kept(old: &Old, temp: &str, error: Error, which: &str, there: Option<&str>) -> Stopped {
+/// What is to be done about what stays under our name. `which`: what that is, and whether it is still there, or somebody moved it. `there`: what the
+/// workspace is, if it is where it was.
+fn kept(old: &Old, temp: &str, error: Error, (which, is_kept): (&str, bool), there: Option<&str>) -> Stopped {
     let above = path_of(old.above.as_fd());
     let place = |name: &[u8]| text::shell(above.join(OsStr::from_bytes(name)).as_os_str());
     let (kept, workspace) = (place(temp.as_bytes()), place(&old.name));
-    let compare = match there {
-        Some(there) => {
-            format!("; the workspace is {there}. Compare them (`diff -r --no-dereference {kept} {workspace}`)")
-        }
-        None => "; the workspace was moved. Compare them (`diff -r`)".to_owned(),
+    let (there, paths) = match there {
+        Some(there) => (format!("the workspace is {there}"), format!(" --no-dereference {kept} {workspace}")),
+        None => ("the workspace was moved".to_owned(), String::new()),
     };
-    let hint = format!(
-        "{which} is kept as {kept}, and what was written meanwhile may be only there{compare}, take over what is missing in the \
-         workspace, then remove {kept}; until then `ah agent fs gc` names it"
-    );
+    let hint = if is_kept {
+        format!(
+            "{which} is kept as {kept}, and what was written meanwhile may be only there; {there}. Compare them (`diff -r{paths}`), take over what is \
+             missing in the workspace, then remove {kept}; until then `ah agent fs gc` names it"
+        )
+    } else {
+        format!(
+            "{which} was moved away from {kept}, where now may lie what is somebody else's; {there}. What was written meanwhile may be only in what was \
+             moved: find it, and take over what is missing in the workspace"
+        )
+    };
     Stopped { error: error.with_hint(hint), left: Left::Kept }
 }
 

@@ -98,6 +98,11 @@ pub(super) fn keep(target: &Target<'_>, former: Option<&str>, written: &str) -> 
     Ok(former.map(|_| before))
 }
 
+/// Whether it is written down what was put into the settings.
+pub(super) fn is_recorded(target: &Target<'_>) -> bool {
+    places(target).is_some_and(|(record, _)| record.exists())
+}
+
 /// Where the former contents are kept.
 pub(super) fn kept(target: &Target<'_>) -> Option<PathBuf> {
     places(target).map(|(_, before)| before).filter(|before| before.exists())

@@ -30,7 +30,7 @@ use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use ah_plugin_api::{Error, ErrorKind, Result};
+use ah_plugin_api::{Error, ErrorKind, Result, text};
 use serde::{Deserialize, Serialize};
 
 pub use switches::switched_off;
@@ -194,6 +194,12 @@ pub fn uninstall(target: &Target<'_>) -> Result<Change> {
     Ok(Change { file: place, changed, backup: backup::kept(target), restored: false })
 }
 
+/// Whether hooks were put into these settings from here: of others that stand in them nobody knows who wrote them.
+#[must_use]
+pub fn was_installed(target: &Target<'_>) -> bool {
+    backup::is_recorded(target)
+}
+
 /// Looks, changes nothing.
 ///
 /// # Errors
@@ -319,8 +325,12 @@ fn project_of<'a>(target: &Target<'a>) -> Option<&'a Path> {
 
 fn gone(target: &Target<'_>, ah: &Path) -> Error {
     let message = format!("{}'s hooks call {}, which is gone: they do nothing", target.agent.title(), ah.display());
-    let scope = if target.scope == Scope::Project { " --project" } else { "" };
-    Error::new(ErrorKind::NotFound, message).with_hint(format!("ah agent hooks install {}{scope}", target.agent))
+    // Asked for from elsewhere, it is another project's.
+    let (at, scope) = match project_of(target) {
+        Some(project) => (format!("-C {} ", text::shell(project.as_os_str())), " --project"),
+        None => (String::new(), ""),
+    };
+    Error::new(ErrorKind::NotFound, message).with_hint(format!("ah {at}agent hooks install {}{scope}", target.agent))
 }
 
 /// Whether what was found is what is wanted: it may name the same `ah` by another path.

@@ -197,13 +197,16 @@ pub(crate) fn for_one_run(app: &App, agent: Agent) -> Result<Option<OneRun>> {
     settings::for_one_run(agent, &settings.ah, &settings::status(&target)?.calls)
 }
 
-/// Says of hooks that call an `ah` which is gone, the user's and those of the project at `top`, that they do nothing: the agent does not.
+/// Says of hooks that call an `ah` which is gone, the user's and those of the project at `top`, that they do nothing: the agent does not. A project that
+/// came with such settings may name any place, a server that does not answer, too: only what was installed from here is looked at.
 pub(crate) fn tell_gone(app: &App, top: &Path) {
     let user = ScopeArgs { user: true, project: false };
     let (Ok(engine), Ok(user)) = (app.engine(), Settings::of(app, &user)) else { return };
     let project = Settings { scope: Scope::Project, project: Some(top.to_owned()), ..user.clone() };
     for settings in [user, project] {
-        let all = Agent::ALL.into_iter().filter_map(|agent| settings::status(&settings.target(agent)).ok());
+        let targets = Agent::ALL.into_iter().map(|agent| settings.target(agent));
+        let own = targets.filter(|target| target.scope == Scope::User || settings::was_installed(target));
+        let all = own.filter_map(|target| settings::status(&target).ok());
         for gone in all.filter_map(|status| status.problem).filter(|problem| problem.kind == ErrorKind::NotFound) {
             let notice = Notice::new(NoticeKind::Other, gone.message);
             engine.notify(gone.hint.into_iter().fold(notice, Notice::with_hint));

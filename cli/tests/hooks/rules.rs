@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 
 use serde_json::json;
 
@@ -217,6 +218,29 @@ fn hooks_call_ah_by_the_link_that_it_was_called_by_and_who_looks_hears_when_that
     }
     install(ah().as_os_str());
     assert!(!says(&[]));
+}
+
+#[test]
+fn of_hooks_in_projects_those_that_were_installed_from_here_are_told_to_call_what_is_gone() {
+    let world = World::new();
+    let link = world.path("ah");
+    std::os::unix::fs::symlink(ah(), &link).unwrap();
+    let [other, foreign] = ["other", "foreign"].map(|name| world.path(name));
+    for dir in [&other, &foreign] {
+        fs::create_dir_all(dir.join(".claude")).unwrap();
+        fs::write(dir.join("file"), "x").unwrap();
+    }
+    let other_name = other.to_str().unwrap();
+    let mut install = world.command(["-C", other_name, "agent", "hooks", "install", "claude", "--project"]);
+    assert_eq!(Ran::of(install.arg0(&link)).code, 0);
+    fs::remove_file(&link).unwrap();
+    let told = |dir: &Path| world.run(["agent", "fs", "status", dir.to_str().unwrap()]).stderr;
+    let mends = format!("ah -C {other_name} agent hooks install claude --project");
+    assert!(told(&other).contains(&mends), "{}", told(&other));
+    // As it may come with a repository: nobody follows a path to wherever that leads.
+    let settings = ".claude/settings.local.json";
+    fs::copy(other.join(settings), foreign.join(settings)).unwrap();
+    assert!(!told(&foreign).contains("hooks"), "{}", told(&foreign));
 }
 
 #[test]

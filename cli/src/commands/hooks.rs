@@ -185,16 +185,23 @@ impl Settings {
     }
 }
 
-/// What makes an agent call `ah` for one run; none if it does so by itself, its hooks being installed for the user, and trusted where it asks for
-/// that. An error where the agent runs no hooks, whoever gives them.
-pub(crate) fn for_one_run(app: &App, agent: Agent) -> Result<Option<OneRun>> {
+/// What makes an agent call `ah` for one run; none if it does so by itself, its hooks being installed for the user, or for the project that it is started in
+/// (`started_in`, if that is known), and trusted where it asks for that. An error where the agent runs no hooks, whoever gives them.
+pub(crate) fn for_one_run(app: &App, agent: Agent, started_in: Option<&Path>) -> Result<Option<OneRun>> {
     let mut settings = Settings::of(app, &ScopeArgs { user: true, project: false })?;
     settings.project = app.engine()?.root_of(&app.cwd).ok();
     let target = settings.target(agent);
     if let Some(off) = settings::switched_off(&target) {
         return Err(off);
     }
-    settings::for_one_run(agent, &settings.ah, &settings::status(&target)?.calls)
+    let mut calls = settings::status(&target)?.calls;
+    // Those of a directory above are not read.
+    if settings.project.as_deref().is_some_and(|top| started_in == Some(top)) {
+        let project = Settings { scope: Scope::Project, ..settings.clone() };
+        let own = Some(project.target(agent)).filter(settings::was_installed);
+        calls.extend(own.and_then(|target| settings::status(&target).ok()).into_iter().flat_map(|status| status.calls));
+    }
+    settings::for_one_run(agent, &settings.ah, &calls)
 }
 
 /// Says of hooks that call an `ah` which is gone, the user's and those of the project at `top`, that they do nothing: the agent does not. A project that

@@ -54,7 +54,7 @@ impl Launch {
 /// moments would come of it.
 pub(crate) fn command(app: &App, session: &str, conversation: &ConversationReport) -> Vec<OsString> {
     let mut words: Vec<OsString> = vec!["env".into(), format!("AH_SESSION={session}").into()];
-    if conversation.agent.parse().is_ok_and(|agent| matches!(hooks::for_one_run(app, agent), Ok(Some(_)))) {
+    if conversation.agent.parse().is_ok_and(|agent| matches!(hooks::for_one_run(app, agent, None), Ok(Some(_)))) {
         words.push(ah(app));
         words.extend(["agent", "record", "--"].map(OsString::from));
     }

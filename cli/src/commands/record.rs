@@ -219,7 +219,7 @@ fn with_hooks(app: &App, command: &[OsString], env: &mut Vec<(OsString, OsString
     if words.iter().any(|word| word == "--settings" || word.as_encoded_bytes().starts_with(b"--settings=")) {
         app.ui.note("hooks are not passed beside --settings: the moments are those of the hooks that are installed");
     } else {
-        match hooks::for_one_run(app, agent) {
+        match hooks::for_one_run(app, agent, Some(&app.cwd)) {
             Ok(None) => {}
             Ok(Some(OneRun { args, env: more })) => {
                 given = args;

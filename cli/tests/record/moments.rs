@@ -1,6 +1,7 @@
 //! Moments of a recording: the key, a shell's commands, other processes; each with its place, and a marker there.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use ah_recording::cast::EventKind;
@@ -315,6 +316,17 @@ fn an_agent_gets_its_hooks_for_this_run() {
     let ran = world.run(["agent", "record", "-q", "--", claude, "-p", "hello"]);
     assert!(ran.stdout.starts_with("<--settings>\n<{") && ran.stdout.ends_with("<-p>\n<hello>\n"), "{ran:?}");
     assert!(ran.stdout.contains("PostToolUse") && ran.stdout.contains(" hook claude"), "{ran:?}");
+    // Nor twice, where those of the project call the same `ah` by another path.
+    let link = world.path("ah");
+    std::os::unix::fs::symlink(support::ah(), &link).unwrap();
+    let hooks = |what: &str| {
+        let mut command = world.command(["agent", "hooks", what, "claude", "--project"]);
+        assert_eq!(Ran::of(command.arg0(&link)).code, 0, "{what}");
+    };
+    hooks("install");
+    let ran = world.run(["agent", "record", "-q", "--", claude, "-p", "hello"]);
+    assert!(!ran.stdout.contains(" hook claude") && ran.stdout.ends_with("<-p>\n<hello>\n"), "{ran:?}");
+    hooks("uninstall");
     // Settings of the user's own are not pushed aside.
     let ran = world.run(["agent", "record", "--", claude, "--settings", "mine.json"]);
     assert_eq!(ran.stdout, "<--settings>\n<mine.json>\n");

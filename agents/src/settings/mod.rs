@@ -105,6 +105,8 @@ pub struct Status {
     pub events: Vec<String>,
     /// Those of them at which the agent calls this `ah` without being given anything for one run.
     pub calls: Vec<String>,
+    /// The `ah` that hooks call, as they name it.
+    pub ah: Option<PathBuf>,
     /// Hooks of others in the same file.
     pub others: usize,
     /// Another file of the agent's in which hooks stand, too: Codex runs both, and warns of that at each start.
@@ -213,6 +215,7 @@ pub fn status(target: &Target<'_>) -> Result<Status> {
         trusted: None,
         events: Vec::new(),
         calls: Vec::new(),
+        ah: None,
         others: 0,
         beside: None,
         problem: None,
@@ -242,6 +245,7 @@ pub fn status(target: &Target<'_>) -> Result<Status> {
             if status.problem.is_none() {
                 status.problem = switched_off(target);
             }
+            status.ah = found.ours.iter().find_map(|ours| ours.ah.clone());
             let asks = target.agent == Agent::Codex && !found.ours.is_empty();
             status.beside = asks.then(|| trust::with_hooks(target.home)).flatten();
             let trusted = if asks { trust::trusted(target.home, &status.file, &found.ours) } else { None };

@@ -179,6 +179,22 @@ impl Settings {
         }))
     }
 
+    /// What is to be said of settings beside these that call the same `ah` by another path: an agent runs equal commands once, and these are not equal.
+    fn twice(&self, app: &App, agent: Agent) -> Option<String> {
+        let project = self.project.clone().or_else(|| app.engine().ok()?.root_of(&app.cwd).ok());
+        let scope = if self.scope == Scope::User { Scope::Project } else { Scope::User };
+        let other = Self { scope, project, ..self.clone() };
+        if ![self, &other].iter().all(|it| it.scope == Scope::User || settings::was_installed(&it.target(agent))) {
+            return None;
+        }
+        let (own, other) = (settings::status(&self.target(agent)).ok()?, settings::status(&other.target(agent)).ok()?);
+        let both = own.ah != other.ah && own.calls.iter().any(|event| other.calls.contains(event));
+        let file = shown::path(&other.file);
+        both.then(|| {
+            format!("the hooks in {file} call the same `ah` by another path, so that it is called twice: install both by one path, or take one out")
+        })
+    }
+
     fn target(&self, agent: Agent) -> Target<'_> {
         let Self { scope, home, project, backups, ah } = self;
         Target { agent, scope: *scope, home, project: project.as_deref(), backups, ah }
@@ -240,8 +256,9 @@ pub(crate) fn run(app: &App, command: &Hooks) -> Outcome {
                 let file = shown::path(&file);
                 app.ui.note(&format!("hooks stand in {file}, too: Codex runs both, and warns of that at each start"));
             }
-            if let Some(elsewhere) = settings.elsewhere(app) {
-                app.ui.note(&elsewhere);
+            let agent = args.target.agent;
+            for told in [settings.twice(app, agent), settings.elsewhere(app)].into_iter().flatten() {
+                app.ui.note(&told);
             }
             if let Some(taken) = settings.taken_along(app, &status.file)? {
                 app.ui.note(&taken);
@@ -334,9 +351,10 @@ fn body(app: &App, settings: &Settings, agent: Agent) -> Result<StatusBody> {
     let unkept = engine.unkept_since(&app.cwd, Some(agent.name())).ok().flatten();
     let scope = settings.scope;
     Ok(match settings::status(&settings.target(agent)) {
-        Ok(settings::Status { file, installed, trusted, events, calls: _, others, beside: _, problem }) => {
+        Ok(settings::Status { file, installed, trusted, events, calls: _, ah: _, others, beside: _, problem }) => {
             let elsewhere = || settings.elsewhere(app).filter(|_| installed != Installed::No);
-            let problem = problem.map(|problem| problem.message).or_else(elsewhere);
+            let problem =
+                problem.map(|problem| problem.message).or_else(|| settings.twice(app, agent)).or_else(elsewhere);
             StatusBody { agent, scope, file: Some(file), installed, trusted, events, others, problem, last, unkept }
         }
         Err(error) if error.kind == ErrorKind::Unsupported => {

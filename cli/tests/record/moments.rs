@@ -324,6 +324,14 @@ fn an_agent_gets_its_hooks_for_this_run() {
         assert_eq!(Ran::of(command.arg0(&link)).code, 0, "{what}");
     };
     hooks("install");
+    let says = |words: &[&str]| {
+        let ran = world.run(words);
+        (ran.stdout + &ran.stderr).contains("by another path")
+    };
+    assert!(!says(&["agent", "hooks", "status", "claude"]));
+    assert!(says(&["agent", "hooks", "install", "claude"]) && says(&["agent", "hooks", "status", "claude"]));
+    assert_eq!(world.run(["agent", "hooks", "uninstall", "claude"]).code, 0);
+    assert!(!says(&["agent", "hooks", "status", "claude"]));
     let ran = world.run(["agent", "record", "-q", "--", claude, "-p", "hello"]);
     assert!(!ran.stdout.contains(" hook claude") && ran.stdout.ends_with("<-p>\n<hello>\n"), "{ran:?}");
     hooks("uninstall");

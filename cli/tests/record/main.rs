@@ -5,6 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod ending;
 mod files;
 mod moments;
 mod terminal;

@@ -105,7 +105,7 @@ fn without_a_terminal_streams_stay_what_they_were() {
 }
 
 /// `through_shell`, with `after` behind the command, on a terminal.
-fn in_pipeline(world: &World, options: &[&str], script: &str, after: &str) -> Terminal {
+pub(crate) fn in_pipeline(world: &World, options: &[&str], script: &str, after: &str) -> Terminal {
     let mut shell = through_shell(&recorded(world, options, script), &format!("\"$@\" {after}; exit"));
     shell.env("PATH", "/usr/bin:/bin");
     Terminal::run(&shell, 80, 24)
@@ -277,66 +277,6 @@ fn keys_and_signals_reach_the_command() {
     kill(Pid::from_raw(recorder), Signal::SIGTERM).unwrap();
     terminal.wait_for("got term", 1);
     assert_eq!(terminal.end(), 5);
-}
-
-#[test]
-fn a_command_that_was_ended_is_not_outlived_for_a_terminal_that_takes_nothing() {
-    let world = World::new();
-    let scripts = [("exec yes", 143, "recording.cast"), ("trap 'exit 5' TERM; yes & wait", 5, "recording-2.cast")];
-    for (script, status, name) in scripts {
-        let mut terminal = Terminal::run(&recorded(&world, &[], script), 80, 24);
-        let modes = terminal.before.clone();
-        terminal.wait_for("y\r\n", 1);
-        terminal.freeze(true);
-        let recorder = terminal.process(&[support::ah().as_os_str(), "agent".as_ref()]);
-        terminal.wait_until_full(recorder);
-        let mut sent = 0;
-        let ended = || {
-            // The first one ends the command. Where that does not end by it, whoever wants it to be over sends another.
-            if sent == 0 || status != 143 {
-                let _ = kill(Pid::from_raw(recorder), Signal::SIGTERM);
-                sent += 1;
-            }
-            terminal.child.try_wait().unwrap().is_some()
-        };
-        wait(ended, || format!("the end of {script}"));
-        terminal.freeze(false);
-        assert_eq!(terminal.end(), status);
-        assert_eq!(terminal.modes().local_modes, modes.local_modes);
-        let text = terminal.text();
-        assert!(!text.contains("recorded"), "words were waited for");
-        assert!(output(&world, name).starts_with(text.trim_end_matches(|c| c != '\n')));
-    }
-}
-
-#[test]
-fn a_command_that_was_ended_is_not_outlived_for_a_pipe_that_nobody_reads() {
-    let world = World::new();
-    let mut terminal = in_pipeline(&world, &[], "exec yes", "| { read line; echo $line; read stop </dev/tty; }");
-    terminal.wait_for("y", 1);
-    let recorder = terminal.process(&[support::ah().as_os_str(), "agent".as_ref()]);
-    terminal.wait_until_full(recorder);
-    kill(Pid::from_raw(recorder), Signal::SIGTERM).unwrap();
-    wait(|| kill(Pid::from_raw(recorder), None).is_err(), || "the recorder's end".into());
-    terminal.type_in("\r");
-    terminal.end();
-}
-
-#[test]
-fn a_reader_that_goes_ends_the_command_as_it_would_without() {
-    let world = World::new();
-    let mut command = recorded(&world, &["-q"], "while :; do echo y || exit 3; done");
-    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-    drop(child.stdout.take());
-    let mut status = None;
-    wait(
-        || {
-            status = child.try_wait().unwrap();
-            status.is_some()
-        },
-        || "the end of a command whose output nobody reads".into(),
-    );
-    assert_eq!(status.unwrap().code(), Some(128 + 13));
 }
 
 /// Where every write fails as on a full disk.

@@ -3,7 +3,8 @@
 use std::borrow::Borrow;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -16,10 +17,10 @@ use super::signals::Signals;
 use crate::outlet::Outlet;
 use crate::tape::{Source, Tape};
 
-/// So much is still recorded of what nobody can be shown any more: the most that a pipe holds.
+/// So much is still there when a command has ended, or can be shown to nobody any more: the most that a pipe holds.
 const REST: usize = 1 << 20;
 
-/// So long what a command wrote last is waited for that somebody ended with a signal.
+/// So long after the last byte that somebody took the next one is waited for, where a signal has ended the command.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What those who carry a command's output are told when it has ended.
@@ -27,28 +28,40 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub(super) struct Ending {
     /// Readable once no more than what is there is to be carried.
     stop: OwnedFd,
+    /// The same, to look at without a call.
+    stopping: AtomicBool,
     /// Readable once nobody is waited for any more who does not read it.
     give_up: OwnedFd,
     /// Readable once all of it is carried.
     over: OwnedFd,
     /// So many still carry.
     carrying: AtomicUsize,
+    /// When somebody took something last.
+    taken: Mutex<Instant>,
 }
 
 impl Ending {
     /// For so many streams.
     pub(super) fn of(streams: usize) -> io::Result<Self> {
         let event = || eventfd(0, EventfdFlags::CLOEXEC);
-        Ok(Self { stop: event()?, give_up: event()?, over: event()?, carrying: AtomicUsize::new(streams) })
+        Ok(Self {
+            stop: event()?,
+            stopping: AtomicBool::new(false),
+            give_up: event()?,
+            over: event()?,
+            carrying: AtomicUsize::new(streams),
+            taken: Mutex::new(Instant::now()),
+        })
     }
 
-    /// Has all carried that is there, and waits for that. Not without end where nobody reads it, a terminal that is frozen for instance: if a signal has `killed` the command,
-    /// whoever sent that wants it to be over, and so does who sends one now.
+    /// Has all carried that is there, and waits for that; one who reads slowly gets it all. Not without end where nobody reads it, a terminal that is frozen for instance: if
+    /// a signal has `killed` the command, whoever sent that wants it to be over, and so does who sends one now.
     pub(super) fn finish(&self, signals: &Signals, killed: bool) {
+        self.stopping.store(true, Ordering::Release);
         tell(&self.stop);
-        let last = killed.then(|| Instant::now() + PATIENCE);
+        self.note_taken();
         loop {
-            let left = last.map(|last| last.saturating_duration_since(Instant::now()));
+            let left = killed.then(|| PATIENCE.saturating_sub(self.untaken_for()));
             let mut fds = [PollFd::new(&self.over, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
             let _ = poll(&mut fds, left.and_then(|left| Timespec::try_from(left).ok()).as_ref());
             if !fds[0].revents().is_empty() {
@@ -59,6 +72,14 @@ impl Ending {
                 return tell(&self.give_up);
             }
         }
+    }
+
+    fn note_taken(&self) {
+        *self.taken.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    fn untaken_for(&self) -> Duration {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
     }
 }
 
@@ -85,21 +106,23 @@ pub(super) struct Stream<'a, From> {
     pub(super) ending: &'a Ending,
 }
 
-/// Carries until nobody can write there any more, or until it is to stop and nothing is left. Calls `unseen` once if what is shown goes nowhere
+/// Carries until nobody can write there any more, or until it is to stop and nothing is left of what was there then. Calls `unseen` once if what is shown goes nowhere
 /// any more, with the reason (`CANCELED`: it was given up): whether it is recorded all the same. If not, what was written by then still is, and where it comes from is let go.
 pub(super) fn carry<From: Borrow<OwnedFd>>(stream: Stream<'_, From>, tape: &Tape, unseen: &dyn Fn(Errno) -> bool) {
     let Stream { from, to, source, ending } = stream;
     let _carrying = Carrying(ending);
     let (from, to) = (from.borrow(), Outlet::new(to));
     let mut buffer = vec![0; 64 << 10];
-    let (mut stopping, mut seen) = (false, true);
+    let (mut rest, mut seen) = (REST, true);
     loop {
+        // In this order: what was there when it was to stop is read.
+        let stopping = ending.stopping.load(Ordering::Acquire);
         match read(from, &mut buffer) {
             // The other side of a pty is closed.
             Ok(0) | Err(Errno::IO) => return,
             Ok(count) => {
                 let shown = &buffer[..count];
-                if seen && let Err(error) = write_all(&to, shown, &ending.give_up) {
+                if seen && let Err(error) = write_all(&to, shown, ending) {
                     seen = false;
                     if !unseen(error) {
                         tape.output(source, shown);
@@ -107,9 +130,14 @@ pub(super) fn carry<From: Borrow<OwnedFd>>(stream: Stream<'_, From>, tape: &Tape
                     }
                 }
                 tape.output(source, shown);
+                // What the command has left behind may write without end.
+                rest -= if stopping { count.min(rest) } else { 0 };
+                if rest == 0 {
+                    return;
+                }
             }
             Err(Errno::AGAIN) if stopping => return,
-            Err(Errno::AGAIN) => stopping = wait(from, &ending.stop),
+            Err(Errno::AGAIN) => wait(from, &ending.stop),
             Err(Errno::INTR) => {}
             Err(_) => return,
         }
@@ -146,24 +174,23 @@ pub(super) fn tell(event: &OwnedFd) {
     let _ = write(event, &1u64.to_ne_bytes());
 }
 
-/// Waits for something to read; true if it is to stop after that.
-fn wait(from: &OwnedFd, stop: &OwnedFd) -> bool {
-    let mut fds = [PollFd::new(from, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
-    let _ = poll(&mut fds, None);
-    !fds[1].revents().is_empty()
+/// Waits for something to read, or until it is to stop.
+fn wait(from: &OwnedFd, stop: &OwnedFd) {
+    let _ = poll(&mut [PollFd::new(from, PollFlags::IN), PollFd::new(stop, PollFlags::IN)], None);
 }
 
-/// Writes all of it, as it is taken; `CANCELED` once that is given up.
-fn write_all(to: &Outlet<'_>, mut bytes: &[u8], give_up: &OwnedFd) -> Result<(), Errno> {
+/// Writes all of it, as it is taken; `CANCELED` where that is given up and there is no room.
+fn write_all(to: &Outlet<'_>, mut bytes: &[u8], ending: &Ending) -> Result<(), Errno> {
     while !bytes.is_empty() {
-        let mut fds = [to.room(), PollFd::new(give_up, PollFlags::IN)];
+        let mut fds = [to.room(), PollFd::new(&ending.give_up, PollFlags::IN)];
         let _ = poll(&mut fds, None);
         let [room, given_up] = fds.map(|fd| !fd.revents().is_empty());
-        if given_up {
+        let taken = if room { to.write(bytes)? } else { 0 };
+        if taken > 0 {
+            ending.note_taken();
+            bytes = &bytes[taken..];
+        } else if given_up {
             return Err(Errno::CANCELED);
-        }
-        if room {
-            bytes = &bytes[to.write(bytes)?..];
         }
     }
     Ok(())

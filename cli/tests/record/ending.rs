@@ -1,0 +1,106 @@
+//! How a recording ends whose output is read slowly, or by nobody any more.
+
+use std::io::Read;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::support::{self, World};
+use crate::terminal::{Terminal, wait};
+use crate::through::{in_pipeline, output, recorded};
+
+#[test]
+fn a_command_that_was_ended_is_not_outlived_for_a_terminal_that_takes_nothing() {
+    let world = World::new();
+    let scripts = [("exec yes", 143, "recording.cast"), ("trap 'exit 5' TERM; yes & wait", 5, "recording-2.cast")];
+    for (script, status, name) in scripts {
+        let mut terminal = Terminal::run(&recorded(&world, &[], script), 80, 24);
+        let modes = terminal.before.clone();
+        terminal.wait_for("y\r\n", 1);
+        terminal.freeze(true);
+        let recorder = terminal.process(&[support::ah().as_os_str(), "agent".as_ref()]);
+        terminal.wait_until_full(recorder);
+        let mut sent = 0;
+        let ended = || {
+            // The first one ends the command. Where that does not end by it, whoever wants it to be over sends another.
+            if sent == 0 || status != 143 {
+                let _ = kill(Pid::from_raw(recorder), Signal::SIGTERM);
+                sent += 1;
+            }
+            terminal.child.try_wait().unwrap().is_some()
+        };
+        wait(ended, || format!("the end of {script}"));
+        terminal.freeze(false);
+        assert_eq!(terminal.end(), status);
+        assert_eq!(terminal.modes().local_modes, modes.local_modes);
+        let text = terminal.text();
+        assert!(!text.contains("recorded"), "words were waited for");
+        assert!(output(&world, name).starts_with(text.trim_end_matches(|c| c != '\n')));
+    }
+}
+
+#[test]
+fn a_command_that_was_ended_is_not_outlived_for_a_pipe_that_nobody_reads() {
+    let world = World::new();
+    let mut terminal = in_pipeline(&world, &[], "exec yes", "| { read line; echo $line; read stop </dev/tty; }");
+    terminal.wait_for("y", 1);
+    let recorder = terminal.process(&[support::ah().as_os_str(), "agent".as_ref()]);
+    terminal.wait_until_full(recorder);
+    kill(Pid::from_raw(recorder), Signal::SIGTERM).unwrap();
+    wait(|| kill(Pid::from_raw(recorder), None).is_err(), || "the recorder's end".into());
+    terminal.type_in("\r");
+    terminal.end();
+}
+
+#[test]
+fn a_reader_that_is_slow_gets_all_that_a_command_wrote_that_was_ended() {
+    let world = World::new();
+    // More than a pipe holds, and the rest is less than what the recorder has by then.
+    let script = "trap 'seq 1 20000; echo END; exit 143' TERM; echo ready; while :; do sleep 0.05; done";
+    let mut child = recorded(&world, &["-q"], script).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut from = child.stdout.take().unwrap();
+    let mut shown = vec![0; "ready\n".len()];
+    from.read_exact(&mut shown).unwrap();
+    kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), Signal::SIGTERM).unwrap();
+    // Longer than what nobody takes is waited for, and never that long without taking any.
+    let (since, mut page) = (Instant::now(), [0; 4096]);
+    while since.elapsed() < Duration::from_secs(5) {
+        std::thread::sleep(Duration::from_millis(400));
+        from.read_exact(&mut page).unwrap();
+        shown.extend(page);
+    }
+    from.read_to_end(&mut shown).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    assert!(shown.ends_with(b"\n19999\n20000\nEND\n"), "{} bytes", shown.len());
+}
+
+#[test]
+fn what_a_command_leaves_behind_does_not_keep_its_recorder() {
+    let world = World::new();
+    let script = "setsid sh -c 'echo >up; exec yes' & until test -e up; do sleep 0.05; done; exit 3";
+    let mut child = recorded(&world, &["-q"], script).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut from = child.stdout.take().unwrap();
+    let reader = std::thread::spawn(move || std::io::copy(&mut from, &mut std::io::sink()));
+    wait(|| child.try_wait().unwrap().is_some(), || "the end".into());
+    assert_eq!(child.wait().unwrap().code(), Some(3));
+    assert!(reader.join().unwrap().unwrap() > 0);
+}
+
+#[test]
+fn a_reader_that_goes_ends_the_command_as_it_would_without() {
+    let world = World::new();
+    let mut command = recorded(&world, &["-q"], "while :; do echo y || exit 3; done");
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let mut status = None;
+    wait(
+        || {
+            status = child.try_wait().unwrap();
+            status.is_some()
+        },
+        || "the end of a command whose output nobody reads".into(),
+    );
+    assert_eq!(status.unwrap().code(), Some(128 + 13));
+}

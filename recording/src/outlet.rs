@@ -2,12 +2,12 @@
 //!
 //! Who writes waits until there is room, beside whatever else may come, and then writes a piece. A pipe that says it has room takes a piece at once. A terminal may say so and
 //! take less, and keep who writes waiting; not so where it is opened without that, which has to be done anew: the opening that is there is everybody's who shares it,
-//! the user's shell for one. Where it cannot be (the terminal is another user's, as after `su`), the pieces are so small that a pty takes them.
+//! the user's shell for one. Where it cannot be (the terminal is another user's, as after `su`), or would not be the same terminal, the pieces are so small that a pty takes them.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Dev, Mode, OFlags, major, minor};
 use rustix::io::Errno;
 
 /// So much is written at once: what a pipe takes that has room at all.
@@ -62,10 +62,18 @@ impl AsFd for Outlet<'_> {
 }
 
 fn open_again(terminal: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    if is_another_each_time(rustix::fs::fstat(terminal)?.st_rdev) {
+        return Err(Errno::NXIO);
+    }
     // Not by its name: `/dev/pts` of a container may be another one.
     let path = format!("/proc/self/fd/{}", terminal.as_raw_fd());
     let access = rustix::fs::fcntl_getfl(terminal)? & OFlags::RWMODE;
     rustix::fs::open(path, access | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Whether opening that device gives the terminal that it stands for just then: `/dev/tty`, `/dev/console`, `/dev/ptmx` (a new pty each time) and `/dev/tty0`.
+fn is_another_each_time(device: Dev) -> bool {
+    matches!((major(device), minor(device)), (5, 0..=2) | (4, 0))
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@ use std::time::Duration;
 use ah_recording::cast::{EventKind, Reader};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use serde_json::Value;
 
 use crate::support::{self, Ran, User, World};
@@ -102,6 +104,23 @@ fn without_a_terminal_streams_stay_what_they_were() {
     assert!(shown.contains("err\r\n"), "{:?}", &shown[shown.len() - 40..]);
     // Two streams have no order between them.
     assert!(shown.replace("err\r\n", "").contains("\u{1a}\r\nout\r\n"), "{:?}", &shown[shown.len() - 40..]);
+}
+
+#[test]
+fn what_leads_to_a_ptys_other_side_comes_out_of_that_pty() {
+    let world = World::new();
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let other = openpt(flags).unwrap();
+    grantpt(&other).unwrap();
+    unlockpt(&other).unwrap();
+    let pty = ioctl_tiocgptpeer(&other, flags).unwrap();
+    let mut command = recorded(&world, &["-q"], "echo shown");
+    assert!(command.stdin(Stdio::null()).stdout(other.try_clone().unwrap()).status().unwrap().success());
+    let mut fds = [PollFd::new(&pty, PollFlags::IN)];
+    wait(|| poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0, || "what was shown".into());
+    let mut line = [0; 100];
+    let count = rustix::io::read(&pty, &mut line).unwrap();
+    assert_eq!(String::from_utf8_lossy(&line[..count]), "shown\n");
 }
 
 /// `through_shell`, with `after` behind the command, on a terminal.

@@ -148,8 +148,8 @@ pub(crate) fn run(app: &App, args: &RecordArgs) -> Outcome {
     begun.ran = ended.is_ok();
     drop(tape);
     let summary = running.finish(ended.as_ref().ok().map(|ended| i32::from(ended.status)))?;
-    let Ended { status, unwritten, given_up } = ended.map_err(|error| not_run(&args.command, error))?;
-    if given_up {
+    let Ended { status, unwritten, unheard } = ended.map_err(|error| not_run(&args.command, error))?;
+    if unheard {
         // A terminal that takes nothing takes no words either.
         return Ok(Exit::Code(status.max(1)));
     }

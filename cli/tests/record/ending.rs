@@ -50,6 +50,8 @@ fn a_command_that_was_ended_is_not_outlived_for_a_pipe_that_nobody_reads() {
     terminal.wait_until_full(recorder);
     kill(Pid::from_raw(recorder), Signal::SIGTERM).unwrap();
     wait(|| kill(Pid::from_raw(recorder), None).is_err(), || "the recorder's end".into());
+    // The terminal takes words.
+    terminal.wait_for("not all that CMD wrote is in its standard output: nobody took it", 1);
     terminal.type_in("\r");
     terminal.end();
 }

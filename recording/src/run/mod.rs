@@ -23,12 +23,13 @@ mod signals;
 mod terminal;
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ah_plugin_api::Error;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 pub(crate) use signals::Signals;
@@ -58,9 +59,9 @@ pub struct Ended {
     /// The exit status as a shell would have it: 128 + N for signal N.
     pub status: u8,
     /// Where not all that it wrote could go, and why; none where nobody read it any more, which the command is told as it would be without this.
-    pub unwritten: Option<(Source, std::io::Error)>,
-    /// Whether that is because somebody who sent a signal wanted it to be over, and nobody read: what this process has to say may be read by nobody, too.
-    pub given_up: bool,
+    pub unwritten: Option<(Source, io::Error)>,
+    /// Whether that is because somebody who sent a signal wanted it to be over, and nobody read, on standard error neither: what this process has to say would be waited for.
+    pub unheard: bool,
 }
 
 /// What first kept output from going where it leads to.
@@ -82,9 +83,19 @@ impl Unwritten {
     }
 
     fn ended(self, status: u8) -> Ended {
-        let unwritten = self.first.into_inner().map(|(source, error)| (source, error.into()));
-        Ended { status, unwritten, given_up: self.given_up.into_inner() }
+        let error = |error| match error {
+            Errno::CANCELED => io::Error::new(io::ErrorKind::TimedOut, "nobody took it"),
+            error => error.into(),
+        };
+        let unwritten = self.first.into_inner().map(|(source, errno)| (source, error(errno)));
+        Ended { status, unwritten, unheard: self.given_up.into_inner() && !errors_are_taken() }
     }
+}
+
+/// Whether standard error takes words at once.
+fn errors_are_taken() -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(rustix::stdio::stderr(), PollFlags::OUT)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
 
 /// Why a command did not run.

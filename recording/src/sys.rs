@@ -3,7 +3,7 @@
 //! - [`adopt`] takes a descriptor that the process was started with, once, under the number it was told.
 //! - [`hand_over`] lets a new process have descriptors that no other one gets, whatever is started at the same time.
 //! - [`take_terminal`] makes a new process the foreground of its terminal before its program runs.
-//! - [`flag_if_sent`] hears of a signal that a process sends, not of the terminal's own.
+//! - [`flag_if_sent`] and [`flag_if_terminals`] hear of a signal that a process sends, or a terminal.
 
 #![allow(unsafe_code)]
 
@@ -61,13 +61,22 @@ pub(crate) fn take_terminal(command: &mut Command, terminal: OwnedFd) {
     }
 }
 
-/// Sets `flag` whenever a process sends that signal, and not when a terminal does (Ctrl-C, a line that is hung up), which has `SI_KERNEL` as its origin
-/// (`isig` and `tty_signal_session_leader` in the kernel).
+/// Sets `flag` whenever a process sends that signal, and not when a terminal does (Ctrl-C, a line that is hung up).
 pub(crate) fn flag_if_sent(signal: i32, flag: Arc<AtomicBool>) -> io::Result<SigId> {
+    flag_if(false, signal, flag)
+}
+
+/// Sets `flag` whenever a terminal sends that signal, and not when a process does.
+pub(crate) fn flag_if_terminals(signal: i32, flag: Arc<AtomicBool>) -> io::Result<SigId> {
+    flag_if(true, signal, flag)
+}
+
+/// A terminal's have `SI_KERNEL` as their origin (`isig` and `tty_signal_session_leader` in the kernel).
+fn flag_if(terminals: bool, signal: i32, flag: Arc<AtomicBool>) -> io::Result<SigId> {
     // SAFETY: what runs in the handler looks at a number and sets a flag.
     unsafe {
         signal_hook_registry::register_sigaction(signal, move |info| {
-            if info.si_code != nix::libc::SI_KERNEL {
+            if (info.si_code == nix::libc::SI_KERNEL) == terminals {
                 flag.store(true, Ordering::Release);
             }
         })

@@ -57,6 +57,33 @@ fn a_command_that_was_ended_is_not_outlived_for_a_pipe_that_nobody_reads() {
 }
 
 #[test]
+fn ctrl_c_wants_a_command_to_be_over_in_a_pipeline_too() {
+    for (script, ended) in [("exec yes", true), ("trap 'echo >ended; exit 5' INT; yes & wait", false)] {
+        let world = World::new();
+        let reader = "| { trap '' INT; read line; echo $line; read stop </dev/tty; }";
+        let mut terminal = in_pipeline(&world, &["-q"], script, reader);
+        terminal.wait_for("y", 1);
+        let recorder = terminal.process(&[support::ah().as_os_str(), "agent".as_ref()]);
+        terminal.wait_until_full(recorder);
+        terminal.type_in("\x03");
+        if !ended {
+            // Whoever wants what does not end by it to be over types another.
+            wait(|| world.root().join("ended").exists(), || "the command's end".into());
+        }
+        let gone = || {
+            let gone = kill(Pid::from_raw(recorder), None).is_err();
+            if !gone && !ended {
+                terminal.type_in("\x03");
+            }
+            gone
+        };
+        wait(gone, || format!("the recorder's end after {script}"));
+        terminal.type_in("\r");
+        terminal.end();
+    }
+}
+
+#[test]
 fn a_reader_that_is_slow_gets_all_that_a_command_wrote_that_was_ended() {
     let world = World::new();
     // More than a pipe holds, and the rest is less than what the recorder has by then.

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGWINCH};
 
 use super::pump::{Ending, Stream, carry, leave_input, output_pipe};
-use super::signals::Signals;
+use super::signals::{PASSED_ON, Signals};
 use super::{Ended, Run, RunError, Terminal, Unwritten};
 use crate::tape::{Source, Tape};
 
@@ -70,22 +70,27 @@ fn start(run: &Run, its_output: OwnedFd, its_errors: OwnedFd) -> Result<Child, R
         .map_err(|error| RunError::Command(Error::from_io(format!("cannot run {}", program.to_string_lossy()), &error)))
 }
 
-/// How the command ended, and whether a signal did that which came here, too.
+/// How the command ended, and whether a signal did that which came here, too, or to all of the job (Ctrl-C).
 fn until_the_end(signals: &Signals, command: Pid, terminal: &Terminal, tape: &Tape) -> (u8, bool) {
-    let mut passed_on = None;
+    let mut told = None;
     let mut size = terminal.size();
     loop {
         let _ = poll(&mut [PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)], None);
         let came = signals.take();
+        // One that is sent to all of a job comes together with the end that it makes.
+        told = came
+            .iter()
+            .copied()
+            .filter(|signal| PASSED_ON.contains(signal))
+            .chain(signals.take_terminals())
+            .last()
+            .or(told);
         for &signal in &came {
             match signal {
                 SIGCHLD => {
                     let Ok(Some((_, status))) = waitpid(Some(command), WaitOptions::NOHANG) else { continue };
-                    let by = status.terminating_signal();
-                    if let Some(code) = status.exit_status().or_else(|| Some(128 + by?)) {
-                        // One that is sent to all of a job comes together with the end that it makes.
-                        let killed = by.is_some_and(|by| passed_on == Some(by) || came.contains(&by));
-                        return (u8::try_from(code).unwrap_or(1), killed);
+                    if let Some(code) = status.exit_status().or_else(|| Some(128 + status.terminating_signal()?)) {
+                        return (u8::try_from(code).unwrap_or(1), told.is_some_and(|signal| code == 128 + signal));
                     }
                 }
                 SIGWINCH => {
@@ -96,7 +101,6 @@ fn until_the_end(signals: &Signals, command: Pid, terminal: &Terminal, tape: &Ta
                 }
                 SIGCONT => {}
                 signal => {
-                    passed_on = Some(signal);
                     if let Some(signal) = Signal::from_named_raw(signal) {
                         let _ = kill_process(command, signal);
                     }

@@ -67,7 +67,8 @@ impl Ending {
             if !fds[0].revents().is_empty() {
                 return;
             }
-            let asked = signals.take().iter().any(|signal| [SIGHUP, SIGINT, SIGQUIT, SIGTERM].contains(signal));
+            let came = [signals.take(), signals.take_terminals()].concat();
+            let asked = came.iter().any(|signal| [SIGHUP, SIGINT, SIGQUIT, SIGTERM].contains(signal));
             if asked || left.is_some_and(|left| left.is_zero()) {
                 return tell(&self.give_up);
             }

@@ -1,6 +1,6 @@
 //! The order of a restore: lock, safety snapshot, what an interrupted one left, plan, journal, timeline, changes, timeline. And of an undo.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -415,7 +415,6 @@ impl Workspace {
             ));
         }
         let mut journal = self.journal(job, &plan, &record, finished.filter(|_| unseen == 0))?;
-        self.journals().begin(&journal).map_err(came_to_nothing)?;
         let begin = RestoreBegin {
             restore: journal.restore.clone(),
             target: job.target.id.clone(),
@@ -425,10 +424,12 @@ impl Workspace {
             // One whose kind changes is two steps.
             changes: journal.touched().collect::<HashSet<_>>().len() as u64,
         };
-        let begun = self.append(&session, EventBody::RestoreBegin(begin), Durability::Durable);
+        let begun = self.journals().begin(&journal);
+        let begun = begun.and_then(|()| self.append(&session, EventBody::RestoreBegin(begin), Durability::Durable));
         if let Err(error) = begun {
-            let _ = self.journals().forget(&journal);
-            return Err(came_to_nothing(error));
+            // It may be in place also where it could not be made durable. What stays is told as one that was interrupted.
+            let forgotten = self.journals().forget(&journal);
+            return Err(if forgotten.is_ok() { came_to_nothing(error) } else { error });
         }
         let counted = self.count_put_back();
         let applied = match counted.and_then(|()| apply(&ground, &plan, &journal, &source, job.exact_times, &cx)) {
@@ -500,12 +501,8 @@ impl Workspace {
         let settings = self.engine.settings();
         let named = |record: &SnapshotRecord| Named { id: record.id.clone(), reference: record.reference.clone() };
         let restore = ids::letters(&settings.ids);
-        let back_paths: HashSet<RelPath> = match finished {
-            Some(_) => job.taken_over.iter().flat_map(|journal| journal.touched().cloned()).collect(),
-            None => HashSet::new(),
-        };
-        let mut back_paths: Vec<RelPath> = back_paths.into_iter().collect();
-        back_paths.sort();
+        let back_paths = finished.iter().flat_map(|_| &job.taken_over).flat_map(Journal::touched);
+        let back_paths: BTreeSet<RelPath> = back_paths.cloned().collect();
         Ok(Journal {
             version: 1,
             session: self.writing_session(),
@@ -515,7 +512,7 @@ impl Workspace {
             target: named(&job.target),
             safety: named(safety),
             back: finished.map_or_else(|| named(safety), |journal| journal.back.clone()),
-            back_paths,
+            back_paths: back_paths.into_iter().collect(),
             undoes: job.undoes.clone(),
             paths: job.paths.clone(),
             ignored: job.ignored,

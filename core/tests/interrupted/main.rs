@@ -349,6 +349,10 @@ fn rounds(name: &str, job: Job, plan: fn(u64) -> Plan, kind: &str) {
         if name == "a held timeline" {
             open(&lab.engine(), &lab.path()).unwrap().capture().unwrap();
         }
+        if matches!(&outcome, Ok(Err(error)) if error.message.contains("before it changed anything")) {
+            let interrupted = open(&lab.engine(), &lab.path()).unwrap().interrupted().unwrap();
+            assert!(interrupted.is_none(), "{what}: {outcome:?}, and {interrupted:?}");
+        }
         check(&lab, &what);
         if name == "a held timeline" {
             let moments = open(&lab.engine(), &lab.path()).unwrap().moments(None).unwrap();

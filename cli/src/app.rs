@@ -267,8 +267,15 @@ impl App {
 
     /// Prints the JSON of a command on `workspace`.
     pub(crate) fn answer<T: Serialize>(&self, workspace: &Path, data: &T) -> Result<(), Failure> {
-        let answer = Answer { workspace, data, notices: self.take_notices() };
-        self.ui.json(&answer).map_err(|failure| failure.of_answer(None))
+        self.ui.json(&Answer { workspace, data, notices: self.take_notices() })
+    }
+
+    /// The same where the command has `acted`: then what it did is told also if standard output cannot be written to.
+    pub(crate) fn answer_of<T: Serialize>(&self, acted: bool, workspace: &Path, data: &T) -> Result<(), Failure> {
+        match acted {
+            true => self.ui.json_of_act(&Answer { workspace, data, notices: self.take_notices() }),
+            false => self.answer(workspace, data),
+        }
     }
 
     /// Says that the command's answer tells itself what notices of this kind would.

@@ -39,15 +39,15 @@ pub(crate) enum Failure {
     Command(Error, u8),
     /// stdout could not be written to. A pipe that was closed is not an error: who reads has seen enough.
     Output(io::Error),
-    /// So it was with the answer of a command that has done its work; with the answer, where that is a line.
-    Answer(io::Error, Option<String>),
+    /// So it was with the answer of a command that has done its work; with the answer.
+    Answer(io::Error, String),
 }
 
 impl Failure {
     /// What was to be written is the answer: the work is done, and whoever does not see that would do it again.
-    pub(crate) fn of_answer(self, line: Option<&str>) -> Self {
+    pub(crate) fn of_answer(self, answer: &str) -> Self {
         match self {
-            Self::Output(error) => Self::Answer(error, line.map(str::to_owned)),
+            Self::Output(error) => Self::Answer(error, answer.to_owned()),
             other => other,
         }
     }
@@ -115,13 +115,10 @@ impl<'a> Report<'a> {
                 ExitCode::SUCCESS
             }
             Err(Failure::Output(error)) => self.no_output("cannot write to standard output", &error),
-            Err(Failure::Answer(error, line)) => {
-                let line = line.map_or_else(String::new, |line| format!(": {line}"));
-                self.no_output(
-                    &format!("it is done, but the answer cannot be written to standard output{line}"),
-                    &error,
-                )
-            }
+            Err(Failure::Answer(error, answer)) => self.no_output(
+                &format!("it is done, but the answer cannot be written to standard output: {answer}"),
+                &error,
+            ),
             Err(Failure::Failed(error)) => {
                 let code = exit_code(error.kind);
                 self.failed(error, code)

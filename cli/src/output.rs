@@ -79,22 +79,25 @@ impl Ui {
         write(&mut out).and_then(|()| out.flush()).map_err(Failure::Output)
     }
 
-    /// The answer of a command that is one line, alone on stdout.
+    /// The answer of a command that did something, one line, alone on stdout.
     pub(crate) fn line(&self, text: &str) -> Result<(), Failure> {
-        self.stdout(|out| writeln!(out, "{text}")).map_err(|failure| failure.of_answer(Some(text)))
+        self.stdout(|out| writeln!(out, "{text}")).map_err(|failure| failure.of_answer(text))
     }
 
-    /// The same of a path, byte for byte; on a terminal as it can be shown there.
+    /// The same of a path, as [`Ui::paths`] writes it.
     pub(crate) fn path(&self, path: &Path) -> Result<(), Failure> {
+        self.paths(&[path]).map_err(|failure| failure.of_answer(&text::path(path)))
+    }
+
+    /// Paths, or ids, a line each, byte for byte; on a terminal as they can be shown there.
+    pub(crate) fn paths(&self, paths: &[&Path]) -> Result<(), Failure> {
         use std::os::unix::ffi::OsStrExt;
-        if self.stdout_terminal {
-            return self.line(&text::path(path));
-        }
         self.stdout(|out| {
-            out.write_all(path.as_os_str().as_bytes())?;
-            out.write_all(b"\n")
+            paths.iter().try_for_each(|path| match self.stdout_terminal {
+                true => writeln!(out, "{}", text::path(path)),
+                false => out.write_all(path.as_os_str().as_bytes()).and_then(|()| out.write_all(b"\n")),
+            })
         })
-        .map_err(|failure| failure.of_answer(Some(&text::path(path))))
     }
 
     /// One JSON document on one line.
@@ -103,6 +106,13 @@ impl Ui {
             json::write(out, shape)?;
             out.write_all(b"\n")
         })
+    }
+
+    /// The same of a command that did something.
+    pub(crate) fn json_of_act<T: Serialize>(&self, shape: &T) -> Result<(), Failure> {
+        let mut document = Vec::new();
+        json::write(&mut document, shape).map_err(Failure::Output)?;
+        self.line(&String::from_utf8_lossy(&document))
     }
 
     /// A warning, and what to do about it.

@@ -205,7 +205,41 @@ fn what_is_done_is_said_where_the_answer_cannot_be_written() {
     let (_, id) = told(&["snapshot"]);
     assert_eq!(told(&["rm", &id]).1, id);
     assert_eq!(world.run(["agent", "fs", "show", &id]).code, 3);
+    let ids: Vec<String> = (0..2).map(|_| world.fs(["snapshot"])).collect();
+    let (stderr, _) = told(&["rm", &ids[0], &ids[1]]);
+    assert!(ids.iter().all(|id| stderr.contains(id)), "{stderr}");
+    world.write("f", "newer");
+    let (stderr, _) = told(&["restore", "first", "--json"]);
+    let safety = world.fs(["snapshots", "--json"]);
+    let safety = serde_json::from_str::<serde_json::Value>(&safety).unwrap()["snapshots"].clone();
+    let is_told = |it: &serde_json::Value| it["kind"] == "safety" && stderr.contains(it["id"].as_str().unwrap());
+    assert!(safety.as_array().unwrap().iter().any(is_told), "{stderr}");
     world.fs(["release", "--all"]);
+}
+
+#[test]
+fn what_was_only_looked_at_is_not_said_to_be_done() {
+    let world = World::new();
+    world.write("f", "old");
+    world.fs(["snapshot", "-m", "first"]);
+    world.write("f", "new");
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    for words in [
+        &["rm", "first", "--dry-run"][..],
+        &["rm", "--all", "--dry-run"],
+        &["rm", "--all", "--dry-run", "--json"],
+        &["restore", "first", "--dry-run", "--json"],
+        &["prune", "keep-last=1", "--dry-run", "--json"],
+        &["status", "--json"],
+        &["snapshots", "--json"],
+        &["diff", "first", "--json"],
+    ] {
+        let mut ah = world.command(["agent", "fs"].iter().chain(words));
+        let output = ah.stdout(full.try_clone().unwrap()).stderr(Stdio::piped()).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {stderr}");
+        assert!(stderr.contains("error: cannot write to standard output"), "{words:?}: {stderr}");
+    }
 }
 
 #[test]

@@ -32,7 +32,7 @@ struct Shape<'a> {
 pub(crate) fn run(app: &App, args: &AdoptArgs) -> Outcome {
     let workspace = app.engine()?.adopt(&app.cwd, &app.cwd.join(&args.old_path))?;
     if app.ui.json {
-        app.answer(workspace.root(), &Shape { id: workspace.id() })?;
+        app.answer_of(true, workspace.root(), &Shape { id: workspace.id() })?;
     } else {
         // That it was elsewhere is what was asked for.
         app.answer_tells(NoticeKind::WorkspaceMoved);

@@ -68,7 +68,7 @@ pub(crate) fn run(app: &App, args: &BranchArgs) -> Outcome {
     };
     let branch = make(app, &workspace, &options).map_err(|error| perhaps_a_name(Some(&workspace), args, error))?;
     if app.ui.json {
-        app.answer(workspace.root(), &Shape { branch: &branch })?;
+        app.answer_of(true, workspace.root(), &Shape { branch: &branch })?;
     } else {
         app.ui.path(&branch.path)?;
     }

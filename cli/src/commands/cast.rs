@@ -168,7 +168,7 @@ fn export(app: &App, args: &ExportArgs) -> Outcome {
     if app.ui.json {
         let (faults, torn) = (reader.faults(), reader.torn());
         let export = WrittenShape { path: &target, session: None, number: None, format: args.to.name(), faults, torn };
-        app.ui.json(&ExportShape { export })?;
+        app.ui.json_of_act(&ExportShape { export })?;
     }
     Ok(Exit::Done)
 }
@@ -233,7 +233,7 @@ fn import(app: &App, args: &ImportArgs) -> Outcome {
         let (path, session, number) =
             (recording.path.as_path(), Some(recording.session.as_str()), Some(recording.number));
         let import = WrittenShape { path, session, number, format: to.name(), faults, torn };
-        app.answer(workspace.root(), &ImportShape { import })?;
+        app.answer_of(true, workspace.root(), &ImportShape { import })?;
         return Ok(Exit::Done);
     }
     app.ui.path(&recording.path)?;

@@ -148,7 +148,7 @@ fn get(app: &App, key: &str) -> Outcome {
     if app.ui.json {
         app.ui.json(&EntryShape { config: &entry })?;
     } else if let Some(shown) = shown(&entry.value) {
-        app.ui.line(&shown)?;
+        app.ui.stdout(|out| writeln!(out, "{shown}"))?;
     }
     Ok(Exit::Done)
 }

@@ -58,7 +58,7 @@ pub(crate) fn run(app: &App, args: &ConvertArgs) -> Outcome {
     // Also if that was all that had not been done when it was cut short.
     report.notes.extend(at_login(app, &workspace, report.mounted));
     if app.ui.json {
-        app.answer(workspace.root(), &Shape { convert: &report })?;
+        app.answer_of(true, workspace.root(), &Shape { convert: &report })?;
         return Ok(Exit::Done);
     }
     app.ui.path(workspace.root())?;

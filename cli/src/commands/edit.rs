@@ -40,7 +40,7 @@ pub(crate) fn run(app: &App, args: &EditArgs) -> Outcome {
     };
     let snapshot = workspace.edit(&args.reference, &EditOptions { label: args.label.clone(), keep })?;
     if app.ui.json {
-        app.answer(workspace.root(), &SnapshotShape { snapshot: &snapshot })?;
+        app.answer_of(true, workspace.root(), &SnapshotShape { snapshot: &snapshot })?;
     } else {
         app.ui.line(snapshot.id.as_str())?;
     }

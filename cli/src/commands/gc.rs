@@ -1,5 +1,6 @@
 //! `ah agent fs gc`: what crashes and removals left.
 
+use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -57,12 +58,11 @@ pub(crate) fn run(app: &App, args: &GcArgs) -> Outcome {
     let options = GcOptions { auto: args.auto };
     let report = workspace.map_or_else(|| Ok(GcReport::default()), |workspace| workspace.gc(&options))?;
     if app.ui.json {
-        app.answer(&root, &Shape { gc: &report })?;
+        app.answer_of(true, &root, &Shape { gc: &report })?;
     } else {
-        app.ui.stdout(|out| {
-            use std::io::Write;
-            report.actions.iter().try_for_each(|action| writeln!(out, "{}", text::line(action)))
-        })?;
+        let lines: Vec<_> = report.actions.iter().map(|action| text::line(action)).collect();
+        let told = app.ui.stdout(|out| lines.iter().try_for_each(|line| writeln!(out, "{line}")));
+        told.map_err(|failure| failure.of_answer(&lines.join("; ")))?;
         for failure in &report.failures {
             app.ui.warning(failure, None);
         }

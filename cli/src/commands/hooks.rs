@@ -279,7 +279,7 @@ fn changed(app: &App, settings: &Settings, agent: Agent, change: Change, done: &
     let Change { file, changed, backup, restored } = change;
     if app.ui.json {
         let scope = settings.scope;
-        app.ui.json(&ChangeShape { hooks: ChangeBody { agent, scope, file, changed, backup, restored } })?;
+        app.ui.json_of_act(&ChangeShape { hooks: ChangeBody { agent, scope, file, changed, backup, restored } })?;
         return Ok(Exit::Done);
     }
     let what = if changed { done } else { was };

@@ -41,7 +41,7 @@ pub(crate) fn run(app: &App, args: &MomentArgs) -> Outcome {
         app.ui.warning(&message, error.hint.as_deref().or(Some("ah agent fs snapshot")));
     }
     if app.ui.json {
-        app.answer(workspace.root(), &Shape { moment: &moment })?;
+        app.answer_of(true, workspace.root(), &Shape { moment: &moment })?;
     } else {
         app.ui.line(moment.record.id.as_str())?;
     }

@@ -76,7 +76,7 @@ pub(crate) fn run(app: &App, args: &PruneArgs) -> Outcome {
     })?;
     explained?;
     if app.ui.json {
-        app.answer(&root, &Shape { prune: &report })?;
+        app.answer_of(!report.dry_run, &root, &Shape { prune: &report })?;
     } else if !report.dry_run && report.removed > 0 {
         let freed = report.bytes.map(|bytes| format!(", {} given back", text::size(bytes))).unwrap_or_default();
         let removed = text::count(report.removed, "snapshot", "snapshots");

@@ -54,7 +54,7 @@ pub(crate) fn run(app: &App, args: &ReleaseArgs) -> Outcome {
         _ => error,
     })?;
     if app.ui.json {
-        app.ui.json(&Shape { released: &released })?;
+        app.ui.json_of_act(&Shape { released: &released })?;
         return Ok(Exit::Done);
     }
     for lease in views(&released) {

@@ -105,7 +105,7 @@ pub(crate) fn tell(app: &App, workspace: &Workspace, report: &RestoreReport, for
     let incomplete = (report.dry_run && refused) || !report.failed.is_empty();
     let exit = if incomplete { Exit::Code(4) } else { Exit::Done };
     if app.ui.json {
-        app.answer(workspace.root(), &Shape { restore: report })?;
+        app.answer_of(!report.dry_run, workspace.root(), &Shape { restore: report })?;
         return Ok(exit);
     }
     let told = match &report.safety {

@@ -98,7 +98,7 @@ pub(crate) fn run(app: &App, args: &RewindArgs) -> Outcome {
     let incomplete = report.restore.as_ref().is_some_and(|restore| !restore.failed.is_empty());
     let ended = if incomplete { Exit::Code(4) } else { Exit::Done };
     if app.ui.json && !args.run {
-        app.answer(workspace.root(), &Shape { rewind: Answer { report: &report, launch: launch.as_ref() } })?;
+        app.answer_of(true, workspace.root(), &Shape { rewind: Answer { report: &report, launch: launch.as_ref() } })?;
         return Ok(ended);
     }
     tell(app, &report);

@@ -1,5 +1,7 @@
 //! `ah agent fs rm`: snapshots and branches, by name; or all that is kept of the workspace.
 
+use std::path::Path;
+
 use ah_core::text;
 use ah_core::{Access, BranchRecord, Forgotten, Kept, RmOptions, RmReport, SnapshotRecord, Workspace, WrittenOff};
 use ah_plugin_api::{Error, ErrorKind, Result};
@@ -8,8 +10,8 @@ use serde::Serialize;
 
 use crate::app::App;
 use crate::args::reference;
-use crate::failure::{Exit, Outcome};
-use crate::output::time;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::output::{text as shown, time};
 
 /// Options of `ah agent fs rm`.
 #[derive(Debug, Args)]
@@ -71,17 +73,14 @@ pub(crate) fn run(app: &App, args: &RmArgs) -> Outcome {
     let options = RmOptions { dry_run: args.dry_run, force: args.force, ..RmOptions::default() };
     let report = workspace.rm_with_branches(&references, &branches, &options)?;
     if app.ui.json {
-        app.answer(workspace.root(), &Shape { rm: &report, branches: &branches, all: None })?;
+        app.answer_of(!args.dry_run, workspace.root(), &Shape { rm: &report, branches: &branches, all: None })?;
         return Ok(Exit::Done);
     }
-    for snapshot in &report.removed {
-        app.ui.line(snapshot.id.as_str())?;
-    }
+    let snapshots = report.removed.iter().map(|snapshot| Path::new(snapshot.id.as_str()));
+    let lines: Vec<&Path> = snapshots.chain(branches.iter().map(|branch| branch.path.as_path())).collect();
+    tell(app, !args.dry_run, &lines)?;
     if !args.dry_run && !report.removed.is_empty() {
         app.ui.note("the space comes back by and by; all of it now with `ah agent fs gc`");
-    }
-    for branch in &branches {
-        app.ui.path(&branch.path)?;
     }
     Ok(Exit::Done)
 }
@@ -115,12 +114,20 @@ fn run_all(app: &App, args: &RmArgs) -> Outcome {
     }
     if app.ui.json {
         let report = RmReport { removed: snapshots, dry_run: args.dry_run };
-        app.answer(root, &Shape { rm: &report, branches: &[], all: Some(&kept) })?;
+        app.answer_of(acts, root, &Shape { rm: &report, branches: &[], all: Some(&kept) })?;
         return Ok(Exit::Done);
     }
     what.iter().for_each(|line| app.ui.note(line));
-    app.ui.path(root)?;
+    tell(app, acts, &[root])?;
     Ok(Exit::Done)
+}
+
+/// Prints what is gone, or would go; where that cannot be written, all that is gone is told all the same.
+fn tell(app: &App, acted: bool, lines: &[&Path]) -> Result<(), Failure> {
+    app.ui.paths(lines).map_err(|failure| match acted {
+        true => failure.of_answer(&lines.iter().map(|line| shown::path(line)).collect::<Vec<_>>().join(", ")),
+        false => failure,
+    })
 }
 
 /// What is kept of a workspace, a line for each kind.

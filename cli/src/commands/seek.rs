@@ -50,7 +50,7 @@ pub(crate) fn run(app: &App, args: &SeekArgs) -> Outcome {
         _ => hint::reference_first(app, &workspace, "seek", &args.reference, error),
     })?;
     if app.ui.json {
-        app.answer(workspace.root(), &Shape { lease: &lease })?;
+        app.answer_of(true, workspace.root(), &Shape { lease: &lease })?;
     } else {
         app.ui.path(&lease.path)?;
     }

@@ -95,7 +95,7 @@ pub(crate) fn run(app: &App, args: &BranchArgs) -> Outcome {
         });
     }
     if app.ui.json {
-        app.answer(workspace.root(), &Shape { session_branch: Answer { report: &report, launch: &launch } })?;
+        app.answer_of(true, workspace.root(), &Shape { session_branch: Answer { report: &report, launch: &launch } })?;
     } else {
         launch.print(app)?;
     }

@@ -72,7 +72,7 @@ pub(crate) fn run(app: &App, args: &SnapshotArgs) -> Outcome {
     };
     let (snapshot, omitted) = workspace.snapshot_and_omitted(&options)?;
     if app.ui.json {
-        app.answer(workspace.root(), &SnapshotShape { snapshot: &snapshot })?;
+        app.answer_of(true, workspace.root(), &SnapshotShape { snapshot: &snapshot })?;
         return Ok(Exit::Done);
     }
     app.ui.line(snapshot.id.as_str())?;

@@ -67,6 +67,32 @@ fn a_restore_that_does_not_fit_changes_nothing() {
     assert_eq!(fs::read(world.root().join("big")).unwrap(), bytes(1));
 }
 
+#[test]
+fn a_disk_that_takes_no_more_files_is_named_however_much_room_it_has() {
+    for (root, state, is_root) in
+        [("size=64m,nr_inodes=24", "size=16m", true), ("size=16m", "size=64m,nr_inodes=200", false)]
+    {
+        let world = World::new();
+        if !mounted(&world.root(), root) || !mounted(&world.path("state"), state) {
+            return;
+        }
+        world.use_git();
+        for n in 0..8 {
+            world.write(&format!("old{n}"), "old");
+        }
+        let first = world.fs(["snapshot"]);
+        for n in 0..8 {
+            fs::remove_file(world.root().join(format!("old{n}"))).unwrap();
+        }
+        let full = if is_root { world.root() } else { world.path("state") };
+        (0..).find(|n| fs::write(full.join(format!("new{n}")), "").is_err()).unwrap();
+        let ran = world.run(["agent", "fs", "restore", &first]);
+        assert_eq!(ran.code, 1, "{ran:?}");
+        let names_root = ran.stderr.contains("the workspace's disk is full");
+        assert_eq!(names_root, is_root, "{ran:?}");
+    }
+}
+
 /// As on Btrfs, where that takes more room than to make files.
 #[test]
 fn without_room_to_put_files_in_place_nothing_is_changed() {

@@ -14,6 +14,8 @@ use crate::workspace::Workspace;
 
 /// Smaller files are not what fills a disk.
 const LARGE: u64 = 1 << 20;
+/// A disk that takes fewer files than this is full, too: as many as a restore that failed may have taken away again.
+const FEW_FILES: u64 = 16;
 /// So many are told.
 const TOLD: usize = 3;
 /// So many of the largest are compared with the snapshot.
@@ -56,11 +58,16 @@ impl Workspace {
         }
     }
 
-    /// Whether it is the workspace's disk that is full, and not that of `AH_HOME`. What did not fit is gone again by now, so the one with less
-    /// room is it.
+    /// Whether it is the workspace's disk that is full, and not that of `AH_HOME`. What did not fit is gone again by now, so it is the one that takes
+    /// hardly a file more, and else the one with less room.
     fn is_the_full_one(&self) -> bool {
         let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
-        let free = |path: &Path| rustix::fs::statvfs(path).map_or(0, |found| found.f_bavail * found.f_frsize);
+        // Whether files are left, and the bytes. Some filesystems have no bound for files, and say that there are none.
+        let free = |path: &Path| {
+            rustix::fs::statvfs(path).map_or((false, 0), |found| {
+                (found.f_files == 0 || found.f_favail >= FEW_FILES, found.f_bavail * found.f_frsize)
+            })
+        };
         let (root, home) = (self.root(), self.engine.home().path());
         device(root) != device(home) && free(root) < free(home)
     }

@@ -228,12 +228,20 @@ impl Home {
         }
     }
 
-    /// Does what is to free a full disk: once more with that room given up, if it fails for want of it.
+    /// Does what is to free a full disk: if it fails for want of room, again with a part of that given up, as long as there is one. What is not
+    /// needed now is there for the next.
     pub(crate) fn with_reserve<T>(&self, run: impl Fn() -> Result<T>) -> Result<T> {
-        let given_up = || RESERVES.iter().filter(|name| fs::remove_file(self.path.join(name)).is_ok()).count() > 0;
-        match run() {
-            Err(error) if error.kind == ErrorKind::ResourceExhausted && given_up() => run(),
-            done => done,
+        let give_up = || {
+            let takes_no_file = rustix::fs::statvfs(&self.path).is_ok_and(|on| on.f_files > 0 && on.f_favail == 0);
+            let (bytes, files) = RESERVES.split_at(1);
+            let (first, then) = if takes_no_file { (files, bytes) } else { (bytes, files) };
+            first.iter().chain(then).any(|name| fs::remove_file(self.path.join(name)).is_ok())
+        };
+        loop {
+            match run() {
+                Err(error) if error.kind == ErrorKind::ResourceExhausted && give_up() => {}
+                done => return done,
+            }
         }
     }
 

@@ -200,6 +200,20 @@ fn a_disk_that_takes_no_more_files_is_freed_by_the_same() {
     world.fs(["gc"]);
     world.fs(["snapshot"]);
     assert_eq!(world.fs(["cat", &ids[7], "f"]).as_bytes(), [7; 100]);
+    // Not once only: what is given up is no more than is needed, and comes back by itself when there is room.
+    for (id, name) in ids[1..3].iter().zip(["c", "d"]) {
+        world.wait_for_background();
+        fill(name);
+        assert_eq!(world.fs(["rm", id]), *id);
+    }
+    world.wait_for_background();
+    fs::remove_dir_all(&filler).unwrap();
+    world.fs(["rm", &ids[3]]);
+    world.wait_for_background();
+    let is_reserve = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("reserve");
+    let kept =
+        fs::read_dir(world.path("state")).unwrap().filter(|entry| is_reserve(&entry.as_ref().unwrap().file_name()));
+    assert_eq!(kept.count(), 8);
 }
 
 #[test]

@@ -108,6 +108,7 @@ impl Workspace {
             if self.engine.home().original().is_none() {
                 self.reclaim_in_turns(&mut report)?;
             }
+            self.engine.home().keep_reserve();
             return Ok(report);
         }
         self.engine.home().may_remove("`gc`")?;

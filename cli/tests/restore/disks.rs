@@ -217,6 +217,19 @@ fn a_disk_that_takes_no_more_files_is_freed_by_the_same() {
 }
 
 #[test]
+fn notes_of_garbage_that_are_of_a_wrong_length_keep_nothing_from_being_given_back() {
+    let world = World::new();
+    world.use_git();
+    world.write("f", "old");
+    world.fs(["snapshot"]);
+    let mut workspaces = fs::read_dir(world.path("state/workspaces")).unwrap();
+    let notes = workspaces.next().unwrap().unwrap().path().join("providers/git/garbage");
+    fs::File::create(&notes).unwrap().set_len(1 << 43).unwrap();
+    world.fs(["gc"]);
+    assert!(!notes.exists());
+}
+
+#[test]
 fn read_only_directories_of_ones_own() {
     World::each(|world| {
         let chmod = |path: &str, mode| {

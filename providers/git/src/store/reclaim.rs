@@ -37,6 +37,9 @@ const NOTE: u8 = b'x';
 /// Beside it: a sixteenth of the store may have.
 const SIXTEENTH: u8 = b'X';
 
+/// Bytes of notes there are at most, long before which a sweep is due.
+const NOTES: usize = 1 << 20;
+
 /// Notes that something may have become garbage: at the end of a file, where a crash tears nothing that was noted before.
 pub(super) fn note_garbage(store: &Store) -> Result<()> {
     note(store, 0)
@@ -68,8 +71,12 @@ fn share(store: &Store, id: &SnapshotId) -> Option<usize> {
     is_its_own.then(|| usize::try_from(pack.size.saturating_mul(16) / whole.max(1)).unwrap_or(16))
 }
 
+/// The notes. A file that is larger than they ever are is damaged, and as one full of them.
 fn garbage(store: &Store) -> Result<Vec<u8>> {
-    files::read_file(&store.folders.store, GARBAGE, u64::MAX).map(Option::unwrap_or_default)
+    match files::read_file(&store.folders.store, GARBAGE, NOTES as u64) {
+        Err(error) if error.kind == ErrorKind::DataLoss => Ok(vec![SIXTEENTH; NOTES]),
+        read => read.map(Option::unwrap_or_default),
+    }
 }
 
 /// Takes back the first `seen` bytes of notes; later ones stay. The caller has the lock.

@@ -76,6 +76,11 @@ impl Lock {
         Ok(try_lock(&file, alone).map_err(|e| failed("lock", path, &e))?.then_some(Self { _file: file }))
     }
 
+    /// Whether nobody has removed its file. Only who holds a lock may: who waited for it meanwhile holds nothing that others would wait for.
+    pub(crate) fn is_there(&self) -> bool {
+        self._file.metadata().is_ok_and(|at| at.nlink() > 0)
+    }
+
     /// Takes the lock if it is free.
     pub(crate) fn try_take(path: &Path, alone: bool) -> Result<Option<Self>> {
         let file = open(path)?;
@@ -258,9 +263,12 @@ mod tests {
         assert!(Lock::try_take(&path, false).unwrap().is_none());
         drop(held);
         // Another test's child may hold a copy of the descriptor between its fork and its exec.
-        let _one = Lock::take(&path, false, Duration::from_secs(5), &Quiet).unwrap();
+        let one = Lock::take(&path, false, Duration::from_secs(5), &Quiet).unwrap();
         let _two = Lock::take(&path, false, Duration::from_secs(5), &Quiet).unwrap();
         assert!(Lock::try_take(&path, true).unwrap().is_none());
+        assert!(one.is_there());
+        std::fs::remove_file(&path).unwrap();
+        assert!(!one.is_there());
     }
 
     #[test]

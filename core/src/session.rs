@@ -7,7 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ah_plugin_api::{Observer, Result, SnapshotId, Timestamp};
+use ah_plugin_api::{ErrorKind, Observer, Result, SnapshotId, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -109,6 +109,9 @@ impl Versioned for SessionRecord {
     const VERSION: u64 = 1;
 }
 
+/// The file in a session's folder that is locked.
+const LOCK: &str = "session.lock";
+
 /// The folder of a session.
 pub(crate) fn folder(workspace: &Path, session: &SessionName) -> PathBuf {
     workspace.join("sessions").join(session.as_str())
@@ -118,26 +121,74 @@ fn file(workspace: &Path, session: &SessionName) -> PathBuf {
     folder(workspace, session).join("session.json")
 }
 
-/// Held while a session's record is made or changed, and for nothing else: nobody waits for that as long as for a timeline. Its folder is there.
+/// Held while a session's record is made or changed, and while what came to nothing is removed: nobody waits for that as long as for a timeline.
+/// Makes its folder.
 pub(crate) fn lock(
     workspace: &Path,
     session: &SessionName,
     patience: Duration,
     observer: &dyn Observer,
 ) -> Result<Lock> {
-    Lock::take(&folder(workspace, session).join("session.lock"), true, patience, observer)
+    let folder = folder(workspace, session);
+    loop {
+        fsio::make_dir(&folder)?;
+        match Lock::take(&folder.join(LOCK), true, patience, observer) {
+            Ok(lock) if lock.is_there() => return Ok(lock),
+            // The folder was removed this moment: it had come to nothing.
+            Ok(_) => {}
+            Err(e) if e.kind == ErrorKind::NotFound => {}
+            Err(e) => return Err(e),
+        }
+    }
 }
 
-/// Takes a name for a session that is to be made; false if that is taken.
-pub(crate) fn claim(workspace: &Path, session: &SessionName) -> Result<bool> {
+/// Takes a name for a session that is to be made, and its lock; none if that is taken.
+pub(crate) fn claim(
+    workspace: &Path,
+    session: &SessionName,
+    patience: Duration,
+    observer: &dyn Observer,
+) -> Result<Option<Lock>> {
     let folder = folder(workspace, session);
     let sessions = workspace.join("sessions");
     fsio::make_dir(&sessions)?;
     match DirBuilder::new().mode(fsio::DIR_MODE).create(&folder).and_then(|()| fsio::sync_dir(&sessions)) {
-        Ok(()) => Ok(true),
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(false),
-        Err(e) => Err(fsio::failed("make the folder", &folder, &e)),
+        Ok(()) => {}
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => return Ok(None),
+        Err(e) => return Err(fsio::failed("make the folder", &folder, &e)),
     }
+    let lock = lock(workspace, session, patience, observer)?;
+    // Until it was locked, the folder could be removed, and the name taken by another.
+    Ok((!is_there(workspace, session)).then_some(lock))
+}
+
+/// Takes away the folder of a session that came to nothing, if it is one and nobody is making it.
+pub(crate) fn remove_unmade(folder: &Path) {
+    if came_to_nothing(folder)
+        && let Ok(Some(lock)) = Lock::try_take(&folder.join(LOCK), true)
+        && lock.is_there()
+    {
+        give_up(folder, &lock);
+    }
+}
+
+/// The same by who holds its lock.
+pub(crate) fn give_up(folder: &Path, _lock: &Lock) {
+    if came_to_nothing(folder) {
+        // The lock's file last of what is in it: who waits for that begins anew.
+        let _ = ["timeline.jsonl", LOCK].map(|name| std::fs::remove_file(folder.join(name)));
+        let _ = std::fs::remove_dir(folder);
+    }
+}
+
+/// Whether there is nothing in the folder of a session but what is made before its record.
+fn came_to_nothing(folder: &Path) -> bool {
+    let is_nothing = |name: &String| match name.as_str() {
+        LOCK => true,
+        "timeline.jsonl" => std::fs::metadata(folder.join(name)).is_ok_and(|at| at.len() == 0),
+        _ => false,
+    };
+    fsio::names(folder).is_ok_and(|names| names.iter().all(is_nothing))
 }
 
 /// Whether there is anything of a session; of one whose record is lost, its timeline.

@@ -6,7 +6,6 @@ use ah_plugin_api::{Error, ErrorKind, Result};
 
 use crate::agent::known::{self, Known};
 use crate::engine::{Access, Engine};
-use crate::fsio;
 use crate::ids::SessionName;
 use crate::lock::{Holder, Lock};
 use crate::session::{self, AgentSession, SessionRecord};
@@ -106,23 +105,19 @@ impl Workspace {
         let all = self.engine.marker();
         // A kill between the lines below leaves them to be looked through.
         all.not_so()?;
-        self.give_to(recorded, agent)?;
+        match session::is_made(&folder, recorded) {
+            true => session::change(&folder, recorded, |record| record.agent = Some(agent.clone()))?,
+            false => session::make(&folder, self.record_for(recorded, agent))?,
+        }
         remember(recorded)?;
         all.so();
         Ok(Some(recorded.clone()))
     }
 
-    /// Makes a session the agent's, made if it is not there. Whoever calls holds its lock.
-    fn give_to(&self, session: &SessionName, agent: &AgentSession) -> Result<()> {
-        let folder = self.folder();
-        let agent = Some(agent.clone());
-        match session::is_made(&folder, session) {
-            true => session::change(&folder, session, |record| record.agent = agent),
-            false => {
-                let now = self.engine.settings().clock.now();
-                session::make(&folder, SessionRecord { agent, ..SessionRecord::new(session.clone(), now) })
-            }
-        }
+    /// The record of a session that begins as the agent's.
+    fn record_for(&self, session: &SessionName, agent: &AgentSession) -> SessionRecord {
+        let now = self.engine.settings().clock.now();
+        SessionRecord { agent: Some(agent.clone()), ..SessionRecord::new(session.clone(), now) }
     }
 
     /// Makes the session. Others' that are made meanwhile are not waited for.
@@ -147,11 +142,17 @@ impl Workspace {
                 *if taken(&name(middle)?) { &mut below } else { &mut free } = middle;
             }
             let name = name(free)?;
-            if session::claim(&folder, &name)? {
+            let settings = self.engine.settings();
+            if let Some(lock) = session::claim(&folder, &name, settings.patience_left(), &*settings.observer)? {
                 // Before it is there: a kill in between leaves what leads to none, rather than a session that no hook finds.
-                remember(&name)?;
-                let _lock = self.lock_session(&name)?;
-                return self.give_to(&name, agent).map(|()| name);
+                let made = remember(&name).and_then(|()| session::make(&folder, self.record_for(&name, agent)));
+                return match made {
+                    Ok(()) => Ok(name),
+                    Err(error) => {
+                        session::give_up(&session::folder(&folder, &name), &lock);
+                        Err(error)
+                    }
+                };
             }
         }
     }
@@ -168,7 +169,71 @@ impl Workspace {
 
     fn lock_session(&self, session: &SessionName) -> Result<Lock> {
         let (folder, settings) = (self.folder(), self.engine.settings());
-        fsio::make_dir(&session::folder(&folder, session))?;
         session::lock(&folder, session, settings.patience_left(), &*settings.observer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::path::Path;
+
+    use ah_plugin_api::{Error, ErrorKind};
+
+    use crate::engine::{Access, Engine};
+    use crate::gc::GcOptions;
+    use crate::ids::SessionName;
+    use crate::providers::{ProviderSet, ProviderSource};
+    use crate::session::{self, AgentSession};
+    use crate::settings::Settings;
+    use crate::workspace::Workspace;
+
+    fn workspace(top: &Path) -> Workspace {
+        let root = top.join("ws");
+        std::fs::create_dir(&root).unwrap();
+        let settings = Settings::new(top.join("home"), ProviderSource::Given(ProviderSet::of(Vec::new())));
+        Engine::open(settings).unwrap().workspace(&root, Access::Create).unwrap()
+    }
+
+    fn agent(id: &str) -> AgentSession {
+        AgentSession { name: "claude".into(), id: id.into(), transcript: None, start: "/".into() }
+    }
+
+    fn gc(workspace: &Workspace) {
+        let report = workspace.gc(&GcOptions::default()).unwrap();
+        assert_eq!(report.failures, [""; 0]);
+    }
+
+    #[test]
+    fn a_session_that_is_being_made_is_nobody_elses() {
+        let top = tempfile::tempdir().unwrap();
+        let workspace = workspace(top.path());
+        let other = RefCell::new(None);
+        let beside = |_: &SessionName| {
+            gc(&workspace);
+            *other.borrow_mut() = Some(workspace.make_session(&agent("b"), &|_| Ok(()))?);
+            Ok(())
+        };
+        let name = workspace.make_session(&agent("a"), &beside).unwrap();
+        let other = other.take().unwrap();
+        assert_ne!(name, other);
+        let whose = |name| session::load(&workspace.folder(), name).unwrap().unwrap().agent.unwrap().id;
+        assert_eq!((whose(&name), whose(&other)), ("a".into(), "b".into()));
+    }
+
+    #[test]
+    fn a_session_that_came_to_nothing_goes() {
+        let top = tempfile::tempdir().unwrap();
+        let workspace = workspace(top.path());
+        let left = || session::names(&workspace.folder()).unwrap();
+        let fails = |_: &SessionName| Err(Error::new(ErrorKind::Internal, "broken"));
+        workspace.make_session(&agent("a"), &fails).unwrap_err();
+        assert_eq!(left(), []);
+        // As a kill leaves it.
+        let name = SessionName::new("claude-1").unwrap();
+        drop(workspace.lock_session(&name).unwrap());
+        assert_eq!(left(), [name]);
+        gc(&workspace);
+        assert_eq!(left(), []);
     }
 }

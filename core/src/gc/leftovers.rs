@@ -12,6 +12,7 @@ use crate::home::Home;
 use crate::lock::may_run;
 use crate::registry::{self, Index, WorkspaceRecord};
 use crate::seek;
+use crate::session;
 use crate::text;
 use crate::workspace::Workspace;
 
@@ -225,9 +226,7 @@ impl Workspace {
             let session = folder.join("sessions").join(session);
             sweep_temps(&session, report)?;
             sweep_temps(&session.join("tools"), report)?;
-            // Only an empty one can be removed so: its maker was killed before it wrote anything. Whoever makes one holds the lock.
-            let _lock = self.lock("timeline")?;
-            let _ = std::fs::remove_dir(session);
+            session::remove_unmade(&session);
         }
         let _lock = self.engine.lock_registry()?;
         // Writes anew what is lost and still known, before it is taken for something that was never finished.

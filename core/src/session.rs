@@ -233,10 +233,13 @@ pub(crate) fn names(folder: &Path) -> Result<Vec<SessionName>> {
     Ok(fsio::names(&folder.join("sessions"))?.into_iter().filter_map(|name| SessionName::new(name).ok()).collect())
 }
 
-/// A workspace's sessions, oldest first. One whose file is damaged beyond its backups still counts: its timeline is what matters.
+/// A workspace's sessions, oldest first. One whose file is damaged beyond its backups still counts: its timeline is what matters. What came to nothing is none.
 pub(crate) fn list(folder: &Path) -> Result<Vec<SessionRecord>> {
-    let record = |name| load(folder, &name).ok().flatten().unwrap_or(SessionRecord::new(name, Timestamp::default()));
-    let mut sessions: Vec<SessionRecord> = names(folder)?.into_iter().map(record).collect();
+    let record = |name| match load(folder, &name) {
+        Ok(Some(record)) => Some(record),
+        _ => is_there(folder, &name).then(|| SessionRecord::new(name, Timestamp::default())),
+    };
+    let mut sessions: Vec<SessionRecord> = names(folder)?.into_iter().filter_map(record).collect();
     sessions.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
     Ok(sessions)
 }

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_came_to_nothing_goes() {
+    fn a_session_that_came_to_nothing_is_not_listed_and_goes() {
         let top = tempfile::tempdir().unwrap();
         let workspace = workspace(top.path());
         let left = || session::names(&workspace.folder()).unwrap();
@@ -232,7 +232,7 @@ mod tests {
         // As a kill leaves it.
         let name = SessionName::new("claude-1").unwrap();
         drop(workspace.lock_session(&name).unwrap());
-        assert_eq!(left(), [name]);
+        assert_eq!((left(), workspace.sessions().unwrap()), (vec![name], Vec::new()));
         gc(&workspace);
         assert_eq!(left(), []);
     }

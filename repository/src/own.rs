@@ -298,8 +298,9 @@ fn rebuilt(
     for folder in &theirs.objects {
         objects::copy(folder.as_fd(), own.as_fd(), cx)?;
     }
-    if let Some(shallow) = &theirs.shallow {
-        put(git, "shallow", shallow)?;
+    if !theirs.shallow.is_empty() {
+        let ids: String = theirs.shallow.iter().map(|id| format!("{id}\n")).collect();
+        put(git, "shallow", ids.as_bytes())?;
     }
     let mut notes = put_settings(git, Some(&theirs))?;
     notes.extend(put_refs(git, theirs.refs.as_deref())?);

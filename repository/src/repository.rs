@@ -6,7 +6,7 @@
 //!
 //! Not here: finding it ([`GitDir`]), keeping its objects (a provider's), its ignore rules (`ah-rules`).
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::iter;
@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use ah_plugin_api::{Dir, Error, RepositoryState, Result};
 use ah_rules::{GitDir, without_magic};
+use gix::ObjectId;
 use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
@@ -30,8 +31,8 @@ pub struct Repository {
     pub state: RepositoryState,
     /// The objects folders, the repository's own first, then those of alternates.
     pub objects: Vec<OwnedFd>,
-    /// The `shallow` file, if the history is cut off.
-    pub shallow: Option<Vec<u8>>,
+    /// The commits that its `shallow` file names: there the history is cut off. What in it is no id is left out.
+    pub shallow: BTreeSet<ObjectId>,
     /// Branches, tags and remote-tracking refs, in the form of [`refs`]; none if there are too many.
     pub refs: Option<Vec<u8>>,
 }
@@ -52,9 +53,10 @@ impl Repository {
         let git = GitDir::of(workspace.as_fd())?;
         let refs = refs::read(git.common());
         let state = RepositoryState::default();
-        let mut this = Self { git, state, objects: Vec::new(), shallow: None, refs };
-        this.shallow = read_linked(this.git.common(), "shallow", CONFIG_LIMIT).ok().flatten();
-        this.shallow.take_if(|text| text.is_empty());
+        let mut this = Self { git, state, objects: Vec::new(), shallow: BTreeSet::new(), refs };
+        let shallow = read_linked(this.git.common(), "shallow", CONFIG_LIMIT).ok().flatten().unwrap_or_default();
+        let lines = shallow.split(|&byte| byte == b'\n');
+        this.shallow = lines.filter_map(|line| ObjectId::from_hex(line.trim_ascii()).ok()).collect();
         if let Err(why) = this
             .read_head()
             .and_then(|()| this.open_objects())
@@ -77,7 +79,7 @@ impl Repository {
     fn look(workspace: &Dir) -> Option<RepositoryState> {
         let git = GitDir::of(workspace.as_fd())?;
         let state = RepositoryState::default();
-        let mut this = Self { git, state, objects: Vec::new(), shallow: None, refs: None };
+        let mut this = Self { git, state, objects: Vec::new(), shallow: BTreeSet::new(), refs: None };
         if let Err(why) = this.read_head() {
             this.state.not_kept = Some(why);
         }
@@ -364,7 +366,7 @@ mod tests {
         let unborn = discover(&main).unwrap();
         assert_eq!(unborn.state.branch.as_deref(), Some("refs/heads/trunk"));
         assert_eq!((unborn.state.head, unborn.state.not_kept), (None, None));
-        assert!(unborn.shallow.is_none());
+        assert!(unborn.shallow.is_empty());
 
         std::fs::create_dir_all(main.join("a/b")).unwrap();
         std::fs::write(main.join("a/b/file"), "x").unwrap();
@@ -399,7 +401,7 @@ mod tests {
         assert_eq!(inode(&borrower.objects[1]), inode_of(&main.join(".git/objects")));
         git(&main, &["commit", "-q", "--allow-empty", "-m", "two"]);
         git(temp.path(), &["clone", "-q", "--depth=1", &url, "shallow"]);
-        assert!(discover(&temp.path().join("shallow")).unwrap().shallow.is_some());
+        assert!(discover(&temp.path().join("shallow")).unwrap().shallow.len() == 1);
         git(temp.path(), &["init", "-q", "--object-format=sha256", "long"]);
         let long = discover(&temp.path().join("long")).unwrap();
         assert_eq!(long.state.not_kept.as_deref(), Some("it is a sha256 repository"));
@@ -425,7 +427,7 @@ mod tests {
         let found = discover(&temp.path().join("linked")).unwrap();
         assert_eq!((found.state.head.as_ref(), found.state.not_kept), (Some(&head), None));
         assert_eq!(found.refs.map(|refs| refs.split(|byte| *byte == b'\n').count()), Some(3), "branch, tag, the end");
-        assert!(found.shallow.is_some() && found.state.marks.is_some());
+        assert!(found.shallow.len() == 1 && found.state.marks.is_some());
         for args in [&["tag", "v2"][..], &["pack-refs", "--all"]] {
             let before = discover(&temp.path().join("linked")).unwrap().state.marks;
             git(&temp.path().join("main"), args);
@@ -442,7 +444,7 @@ mod tests {
                 std::os::unix::fs::symlink(place, linked.join(name)).unwrap();
             }
             let found = discover(&temp.path().join("linked")).unwrap();
-            assert!(found.state.head.is_none() && found.shallow.is_none(), "{place}");
+            assert!(found.state.head.is_none() && found.shallow.is_empty(), "{place}");
         }
     }
 

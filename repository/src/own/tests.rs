@@ -57,6 +57,19 @@ fn a_linked_work_tree_becomes_a_repository() {
 }
 
 #[test]
+fn nothing_but_ids_comes_into_the_shallow_file() {
+    let temp = tempfile::tempdir().unwrap();
+    let copy = made(temp.path(), "linked");
+    let head = git(&temp.path().join("linked"), &["rev-parse", "HEAD"]);
+    // A link that an agent put there which may not read the file itself.
+    write(&temp.path().join("key"), &format!("secret\n{head}\nsecret {head}\n"));
+    std::os::unix::fs::symlink(temp.path().join("key"), temp.path().join("main/.git/shallow")).unwrap();
+    own(&copy, None, None, &Context::quiet()).unwrap();
+    let shallow = std::fs::read_to_string(temp.path().join("copy/.git/shallow")).unwrap();
+    assert_eq!(shallow, format!("{head}\n"));
+}
+
+#[test]
 fn a_linked_work_tree_stays_on_the_branch_that_leads_to_another_one() {
     let temp = tempfile::tempdir().unwrap();
     made(temp.path(), "linked");

@@ -34,7 +34,7 @@ pub(in crate::store) fn first_commit(
     cx: &Context<'_>,
 ) -> Result<Option<String>> {
     let (Some(head), Some(objects)) = (&repository.state.head, repository.objects.first()) else { return Ok(None) };
-    let Some(start) = ObjectId::from_hex(head.as_bytes()).ok().filter(|_| repository.shallow.is_none()) else {
+    let Some(start) = ObjectId::from_hex(head.as_bytes()).ok().filter(|_| repository.shallow.is_empty()) else {
         return Ok(None);
     };
     let identity = Identity::of(objects)?;

@@ -18,7 +18,7 @@ mod repair;
 mod tests;
 mod unsynced;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -169,7 +169,7 @@ fn collect_with(
     let packs = files::open_dir(&store.folders.keep, PACKS)?;
     let loose = files::open_dir(&store.folders.keep, LOOSE)?;
     for _ in 0..ATTEMPTS {
-        let mut list = List { shallow: shallow(repository), ..List::default() };
+        let mut list = List { shallow: repository.shallow.clone(), ..List::default() };
         let mut vanished = false;
         // Objects move from loose files into packs, never the other way while they are needed. So in this order none is
         // missed when somebody packs meanwhile.
@@ -193,12 +193,6 @@ fn collect_with(
         }
     }
     Ok(Err("its objects changed all the time while they were read".into()))
-}
-
-/// The commits that a `shallow` file names; what is not one is left out.
-fn shallow(repository: &Repository) -> BTreeSet<ObjectId> {
-    let text = repository.shallow.as_deref().unwrap_or_default();
-    text.split(|&byte| byte == b'\n').filter_map(|line| ObjectId::from_hex(line.trim_ascii()).ok()).collect()
 }
 
 enum Outcome {

@@ -83,7 +83,8 @@ pub(super) fn mend_indexes(store: &Store, all: bool, cx: &Context<'_>) -> bool {
         |pack: &&Arc<Pack>| pack.index.is_known_damaged() || all && matches!(pack.index.is_sound(), Ok(false));
     let mut looks = examine_new(store, packs.packs.iter().chain(&packs.aside).filter(damaged), cx);
     for (name, _) in packs.bad.iter().filter(|(_, why)| why.errno.is_none()) {
-        if suspects(store, |all| all.unopened.insert(name.clone()))
+        if !is_noted(store, name)
+            && suspects(store, |all| all.unopened.insert(name.clone()))
             && let Ok(Some(index)) = remake(store.folders.packs.as_fd(), name, store.number(), cx)
         {
             note(store, name, Some(index), cx);
@@ -111,6 +112,20 @@ pub(super) fn examine(store: &Store, pack: &Pack, cx: &Context<'_>) -> Result<Lo
     Ok(look)
 }
 
+/// Makes the index of a pack anew, whatever that is like now, to be put in place with what else was noted. Whether that can be done: if not,
+/// the pack is not what was written.
+///
+/// # Errors
+/// Those of [`examine`].
+pub(super) fn is_mended(store: &Store, name: &str, cx: &Context<'_>) -> Result<bool> {
+    let index = remake(store.folders.packs.as_fd(), name, store.number(), cx)?;
+    let mended = index.is_some();
+    if mended {
+        note(store, name, index, cx);
+    }
+    Ok(mended)
+}
+
 /// Notes that a pack is damaged, or only its index, which is to be `index`.
 fn note(store: &Store, name: &str, index: Option<Vec<u8>>, cx: &Context<'_>) {
     let what = match &index {
@@ -126,11 +141,6 @@ fn note(store: &Store, name: &str, index: Option<Vec<u8>>, cx: &Context<'_>) {
 /// Whether it was noted.
 pub(super) fn is_noted(store: &Store, name: &str) -> bool {
     suspects(store, |all| all.damaged.contains_key(name))
-}
-
-/// Whether nothing that was noted waits for being put in order.
-pub(super) fn is_settled(store: &Store) -> bool {
-    suspects(store, |all| all.damaged.is_empty())
 }
 
 /// Notes that an object was looked for that no pack has, though something names it: the next snapshot looks for all that the

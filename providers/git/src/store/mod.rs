@@ -136,12 +136,8 @@ impl Store {
         // What a power cut took must not be shown. Where this cannot be done now (somebody else is at it, a disk that cannot be
         // written), the next writer does it, or says why not; until then, what is in doubt counts as `instant`.
         if sync::needs_recovery(&store)? {
-            // Of a pack that came to the disk, and whose index did not, nothing is lost.
-            damage::mend_indexes(&store, false, &Context::quiet());
-            if damage::is_settled(&store)
-                && let Ok(Some(_guard)) = lock::take_if_free(&store.folders.store)
-            {
-                let _ = sync::recover(&store, &Context::quiet());
+            if let Ok(Some(guard)) = lock::take_if_free(&store.folders.store) {
+                let _ = sync::recover(&store, &guard, &Context::quiet());
             }
         }
         Ok(Arc::new(store))
@@ -167,13 +163,8 @@ impl Store {
         let guard = lock::take(&self.folders.store, cx)?;
         reclaim::find_unfinished(self)?;
         sync::tidy(self)?;
-        // If that fails, this process still does not count on them; but then no pack may be dropped for want of its index.
-        if let Err(error) = damage::put_indexes(self, &guard)
-            && sync::needs_recovery(self)?
-        {
-            return Err(error);
-        }
-        sync::recover(self, cx)?;
+        sync::recover(self, &guard, cx)?;
+        // If that fails, this process still does not count on them.
         let _ = damage::set_aside(self, &guard);
         Ok(guard)
     }

@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use ah_plugin_api::{Context, ErrorKind, LogLevel, Result, SnapshotId};
 
 use super::files::{self, Doing};
-use super::{Store, keep, reclaim, refs};
+use super::{Store, WriteGuard, damage, keep, reclaim, refs};
 
 /// Identifies the time since the machine was started; the same for all if the system does not tell.
 fn boot() -> String {
@@ -97,7 +97,7 @@ pub(super) fn pending(store: &Store) -> Result<()> {
 ///
 /// # Errors
 /// Where something cannot be read at this moment. Then nothing of it is dropped, and the markers stay.
-pub(super) fn recover(store: &Store, cx: &Context<'_>) -> Result<()> {
+pub(super) fn recover(store: &Store, guard: &WriteGuard, cx: &Context<'_>) -> Result<()> {
     let boot = boot();
     let markers: Vec<_> = markers(store)?.into_iter().filter(|(_, of, _)| *of != boot).collect();
     if markers.is_empty() {
@@ -112,6 +112,9 @@ pub(super) fn recover(store: &Store, cx: &Context<'_>) -> Result<()> {
         }
     }
     store.refresh()?;
+    // No snapshot goes because an index does not find what it needs.
+    damage::mend_indexes(store, true, cx);
+    damage::put_indexes(store, guard)?;
     for (what, ..) in &markers {
         let Some(id) = what.strip_prefix("ref-").and_then(|id| SnapshotId::new(id).ok()) else { continue };
         let whole = match refs::one(folders, &id) {
@@ -136,15 +139,18 @@ pub(super) fn recover(store: &Store, cx: &Context<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Whether a pack is, to the last bit, what was written.
+/// Whether a pack is, to the last bit, what was written. Its index has no say in that: of a pack that came to the disk, and whose index did
+/// not, nothing is lost.
 fn survived(store: &Store, name: &str, cx: &Context<'_>) -> Result<bool> {
     let packs = store.packs();
-    if let Some(pack) = packs.packs.iter().chain(&packs.aside).find(|pack| pack.name == name) {
-        return pack.is_sound(cx);
+    if let Some(pack) = packs.packs.iter().chain(&packs.aside).find(|pack| pack.name == name)
+        && pack.is_sound(cx)?
+    {
+        return Ok(true);
     }
     match packs.bad.iter().find(|(bad, _)| bad == name).and_then(|(_, why)| why.errno) {
         Some(errno) => Err(errno).doing(|| format!("read {name}.pack of the store")),
-        None => Ok(false),
+        None => damage::is_mended(store, name, cx),
     }
 }
 

@@ -169,6 +169,42 @@ fn what_a_power_cut_took_of_an_index_alone_costs_nothing() {
     }
 }
 
+#[test]
+fn what_a_power_cut_took_of_a_large_index_costs_nothing() {
+    let f = fixture();
+    let files: Files = (0..9500).map(|n| (format!("f{n}"), format!("{n}").into_bytes())).collect();
+    let entries = publish(&f.store, "many", &files, &[], Durability::Instant).unwrap();
+    let index = pack_files(f.temp.path(), "idx").remove(0);
+    let good = std::fs::read(&index).unwrap();
+    let (ids, offsets, end) = (1032, 1032 + 24 * 9502, good.len());
+    assert!(end > 256 << 10);
+    for zeros in [end - (40 << 10)..end, ids..ids + 4096, offsets..offsets + 4096] {
+        let temp = tempdir();
+        copy(f.temp.path(), temp.path());
+        let mut torn = good.clone();
+        torn[zeros.clone()].fill(0);
+        let index = temp.path().join("git/objects/pack").join(index.file_name().unwrap());
+        put(&index, &torn);
+        after_another_boot(temp.path());
+        let store = open(temp.path());
+        assert!(store.is_durable(&id("many")) && std::fs::read(&index).unwrap() == good, "{zeros:?}");
+        check(&store, "many", &files, &entries);
+    }
+}
+
+#[test]
+fn no_snapshot_goes_after_a_power_cut_for_the_index_of_an_older_pack() {
+    let f = fixture();
+    let files: Files = (0..9500).map(|n| (format!("f{n}"), format!("{n}").into_bytes())).collect();
+    let entries = publish(&f.store, "many", &files, &[], Durability::Durable).unwrap();
+    publish(&f.store, "same", &files, &[], Durability::Instant).unwrap();
+    rename_in_index(f.temp.path(), &entries[77].1, false);
+    after_another_boot(f.temp.path());
+    let store = open(f.temp.path());
+    assert!(store.is_durable(&id("same")));
+    check(&store, "same", &files, &entries);
+}
+
 /// Keeps what is logged.
 #[derive(Default)]
 struct Said(Mutex<Vec<String>>);

@@ -83,12 +83,14 @@ pub(super) fn mend_indexes(store: &Store, all: bool, cx: &Context<'_>) -> bool {
         |pack: &&Arc<Pack>| pack.index.is_known_damaged() || all && matches!(pack.index.is_sound(), Ok(false));
     let mut looks = examine_new(store, packs.packs.iter().chain(&packs.aside).filter(damaged), cx);
     for (name, _) in packs.bad.iter().filter(|(_, why)| why.errno.is_none()) {
-        if !is_noted(store, name)
+        // Read once: afterwards it can be opened, or is set aside.
+        if files::exists(&store.folders.packs, &format!("{name}.pack"))
+            && !is_noted(store, name)
             && suspects(store, |all| all.unopened.insert(name.clone()))
-            && let Ok(Some(index)) = remake(store.folders.packs.as_fd(), name, store.number(), cx)
+            && let Ok(index) = remake(store.folders.packs.as_fd(), name, store.number(), cx)
         {
-            note(store, name, Some(index), cx);
-            looks.push(Look::Mended);
+            looks.push(if index.is_some() { Look::Mended } else { Look::Damaged });
+            note(store, name, index, cx);
         }
     }
     settle_if(store, &looks)
@@ -231,11 +233,20 @@ pub(super) fn open_aside(store: &Store, names: &[String], known: &Packs) -> Vec<
         let name = format!("{stem}{ENDING}");
         match known.aside.iter().find(|pack| pack.name == name) {
             Some(pack) => Some(Arc::clone(pack)),
-            // One that cannot even be opened is of no use.
+            // One that cannot even be opened is of no use, see `not_opened`.
             None => Pack::open_as(store.folders.packs.as_fd(), stem, ENDING, store.number()).ok().map(Arc::new),
         }
     };
     stems.filter_map(open).collect()
+}
+
+/// Those that were set aside and cannot be opened, for a person: what is missing may have been there.
+pub(super) fn not_opened(store: &Store) -> Vec<String> {
+    let (packs, names) = (store.packs(), files::names(&store.folders.packs).unwrap_or_default());
+    let open: HashSet<&str> = packs.aside.iter().filter_map(|pack| pack.name.strip_suffix(ENDING)).collect();
+    let stems = names.iter().filter_map(|name| name.strip_suffix(ENDING)?.strip_suffix(".pack"));
+    let shut = stems.filter(|stem| !open.contains(stem));
+    shut.map(|stem| format!("{stem}.pack was damaged, was set aside, and cannot be opened")).collect()
 }
 
 fn listed(store: &Store) -> Option<Vec<u8>> {

@@ -190,7 +190,10 @@ impl Store {
             let present: HashSet<&str> = names.iter().filter_map(|name| name.strip_suffix(".idx")).collect();
             files::listed();
             let mut slot = self.packs.write().unwrap_or_else(PoisonError::into_inner);
-            let mut packs: Vec<_> = slot.packs.iter().filter(|pack| present.contains(&*pack.name)).cloned().collect();
+            // One that was noted stays open until it is put in order.
+            let noted = slot.aside.iter().filter(|pack| damage::is_noted(self, &pack.name));
+            let open = slot.packs.iter().chain(noted).filter(|pack| present.contains(&*pack.name));
+            let mut packs: Vec<_> = open.cloned().collect();
             let known: HashSet<String> = packs.iter().map(|pack| pack.name.clone()).collect();
             let mut bad = Vec::new();
             for name in present.into_iter().filter(|name| !known.contains(*name)) {
@@ -302,7 +305,9 @@ impl Store {
     /// Everything that is read is named by something of the store's, so what is not there is damage as well.
     fn missing(&self, id: &oid) -> Error {
         damage::missed(self);
-        files::damaged(format!("object {id} of the store is missing"))
+        let mut error = files::damaged(format!("object {id} of the store is missing"));
+        error.causes = damage::not_opened(self);
+        error
     }
 
     fn read_loose(&self, id: &oid, out: &mut Vec<u8>) -> Result<Option<Kind>> {

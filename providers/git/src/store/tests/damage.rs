@@ -285,6 +285,28 @@ fn a_pack_whose_index_was_lost_is_removed_only_if_nothing_needs_it() {
 }
 
 #[test]
+fn a_pack_that_is_damaged_with_its_index_is_read_once_and_set_aside() {
+    let f = fixture();
+    let lost = publish(&f.store, "one", &some_files(2, 0), &[], Durability::Durable).unwrap();
+    let mine = pack_files(f.temp.path(), "pack").remove(0);
+    let second = publish(&f.store, "two", &some_files(2, 9), &[], Durability::Durable).unwrap();
+    for path in [mine.clone(), mine.with_extension("idx")] {
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[30] ^= 0x55;
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+        std::fs::write(&path, bytes).unwrap();
+    }
+    drop(open(f.temp.path()).lock(&Context::quiet()).unwrap());
+    assert!(mine.with_extension("pack.damaged").exists() && mine.with_extension("idx.damaged").exists());
+    let store = open(f.temp.path());
+    assert!(store.packs().bad.is_empty());
+    let error = store.read(&lost[0].1, &mut Vec::new()).unwrap_err();
+    let name = mine.file_name().unwrap().to_str().unwrap();
+    assert!(error.kind == ErrorKind::DataLoss && error.causes.iter().any(|cause| cause.contains(name)), "{error:?}");
+    check(&store, "two", &some_files(2, 9), &second);
+}
+
+#[test]
 fn a_damaged_format_file_costs_nothing() {
     let f = fixture();
     let entries = publish(&f.store, "one", &some_files(2, 0), &[], Durability::Durable).unwrap();

@@ -36,6 +36,8 @@ const BULKY: u64 = 256 << 10;
 const NOTE: u8 = b'x';
 /// Beside it: a sixteenth of the store may have.
 const SIXTEENTH: u8 = b'X';
+/// A sweep was given up here, as something is missing or cannot be read: unasked, none is made for what was noted before.
+const GIVEN_UP: u8 = b'-';
 
 /// Bytes of notes there are at most, long before which a sweep is due.
 const NOTES: usize = 1 << 20;
@@ -51,13 +53,17 @@ pub(super) fn note_removal(store: &Store, id: &SnapshotId) -> Result<()> {
 }
 
 fn note(store: &Store, sixteenths: usize) -> Result<()> {
-    use rustix::fs::{Mode, OFlags};
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut notes = vec![NOTE];
     notes.resize(1 + sixteenths, SIXTEENTH);
+    put_notes(store, &notes)
+}
+
+fn put_notes(store: &Store, notes: &[u8]) -> Result<()> {
+    use rustix::fs::{Mode, OFlags};
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     files::step()
         .and_then(|()| rustix::fs::openat(&store.folders.store, GARBAGE, flags, Mode::from_raw_mode(0o600)))
-        .and_then(|file| files::write_all(file, &notes))
+        .and_then(|file| files::write_all(file, notes))
         .doing(|| "note garbage in the store".to_owned())
 }
 
@@ -94,6 +100,7 @@ fn settle_garbage(store: &Store, seen: usize) -> Result<()> {
 /// Whether a sweep, which looks at all that the snapshots hold, is worth it unasked: of a quarter of the store, or of what was there of snapshots; where there
 /// are few of these, of half of them.
 fn is_due(notes: &[u8], snapshots: u64) -> bool {
+    let notes = notes.rsplit(|note| *note == GIVEN_UP).next().unwrap_or_default();
     let count = |kind| notes.iter().filter(|note| **note == kind).count() as u64;
     let removed = count(NOTE);
     count(SIXTEENTH) >= 4 || removed > 0 && removed >= snapshots / 4 && removed >= snapshots.min(16)
@@ -230,15 +237,33 @@ fn needed(store: &Store, cx: &Context<'_>) -> Result<Option<Needed>> {
         }
     }
     if let Some(object) = missing(store, &out.live)? {
-        let needs = |commit| {
-            let mut live = HashSet::default();
-            mark(store, commit, &HashSet::default(), &mut live, cx).is_ok() && live.contains(&object)
-        };
-        let id = snapshots.iter().find(|(_, commit)| needs(*commit)).map_or("?", |(id, _)| id.as_str());
-        cx.log(LogLevel::Warn, &format!("snapshot {id} lacks the object {object}, so nothing is dropped"));
+        let id = who_needs(store, &snapshots, object, cx)?.map_or("?", SnapshotId::as_str);
+        let message = format!(
+            "snapshot {id} lacks the object {object}, so nothing is dropped; `ah agent fs rm {id}` takes it away"
+        );
+        cx.log(LogLevel::Warn, &message);
         return Ok(None);
     }
     Ok(Some(out))
+}
+
+/// The first of the snapshots that refers to an object.
+fn who_needs<'s>(
+    store: &Store,
+    snapshots: &'s [(SnapshotId, ObjectId)],
+    object: ObjectId,
+    cx: &Context<'_>,
+) -> Result<Option<&'s SnapshotId>> {
+    let mut seen = HashSet::default();
+    for (id, commit) in snapshots {
+        let mut new = HashSet::default();
+        mark(store, *commit, &seen, &mut new, cx)?;
+        if new.contains(&object) {
+            return Ok(Some(id));
+        }
+        seen.extend(new);
+    }
+    Ok(None)
 }
 
 /// See [`Store::reclaim`].
@@ -285,6 +310,9 @@ pub(super) fn run(store: &Store, auto: bool, cx: &Context<'_>) -> Result<Reclaim
                 keep::sweep(store, &needed.kept, &mut out)?;
                 settle_garbage(store, notes.len())?;
             }
+        } else if sweep && notes.last() != Some(&GIVEN_UP) {
+            let _guard = store.lock(cx)?;
+            put_notes(store, &[GIVEN_UP])?;
         }
         break;
     }

@@ -238,10 +238,16 @@ fn as_long_as_a_snapshot_lacks_something_nothing_is_dropped() {
     let wrong = rename_in_index(f.temp.path(), &lost, true);
     let store = open(f.temp.path());
     remove(&store, "gone");
-    let said = Said::default();
-    store.reclaim(false, &Context::new(&said)).unwrap();
-    let said = said.0.into_inner().unwrap();
-    assert!(said.iter().any(|line| line.contains("one") && line.contains(&lost.to_string())), "{said:?}");
+    let says = |auto| {
+        let said = Said::default();
+        store.reclaim(auto, &Context::new(&said)).unwrap();
+        let said = said.0.into_inner().unwrap();
+        said.iter().any(|line| line.contains("rm one") && line.contains(&lost.to_string()))
+    };
+    // Unasked, it is looked for again only once there is more to be dropped.
+    assert!(says(true) && !says(true) && says(false) && !says(true));
+    reclaim::note_garbage(&store).unwrap();
+    assert!(says(true));
     let store = open(f.temp.path());
     assert!(store.contains(&wrong) && gone.iter().all(|(_, id)| store.contains(id)));
     // It is there again, as the next snapshot captures it.
@@ -249,4 +255,5 @@ fn as_long_as_a_snapshot_lacks_something_nothing_is_dropped() {
     store.reclaim(false, &Context::quiet()).unwrap();
     check(&store, "one", &some_files(3, 0), &first);
     assert!(!store.contains(&wrong) && !store.contains(&gone[1].1));
+    assert!(!f.temp.path().join("garbage").exists());
 }

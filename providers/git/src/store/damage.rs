@@ -17,6 +17,7 @@ use std::sync::{Arc, PoisonError};
 
 use ah_plugin_api::{Context, LogLevel, Result};
 
+use super::files::Doing;
 use super::pack::{Bad, Pack, remake};
 use super::{Packs, Store, WriteGuard, files, lock};
 
@@ -101,13 +102,17 @@ pub(super) fn mend_indexes(store: &Store, all: bool, cx: &Context<'_>) -> bool {
 /// # Errors
 /// If it cannot be read at this moment, which says nothing about it; `Cancelled`.
 pub(super) fn examine(store: &Store, pack: &Pack, cx: &Context<'_>) -> Result<Look> {
-    let sound = pack.is_sound(cx)?;
-    // A right checksum says only that nothing happened to the index since it was written.
     let index = remake(store.folders.packs.as_fd(), &pack.name, store.number(), cx)?;
     let look = match &index {
-        Some(index) if sound && pack.index.is(index) => return Ok(Look::Sound),
-        None if sound => return Ok(Look::Sound),
-        Some(_) => Look::Mended,
+        Some(index) => {
+            // A right checksum says only that nothing happened to the index since it was written; but now all of it was read.
+            pack.index.is_sound().doing(|| format!("read {}.idx of the store", pack.name))?;
+            if pack.index.is(index) {
+                return Ok(Look::Sound);
+            }
+            Look::Mended
+        }
+        None if pack.is_sound(cx)? => return Ok(Look::Sound),
         None => Look::Damaged,
     };
     note(store, &pack.name, index, cx);

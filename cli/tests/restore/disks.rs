@@ -78,7 +78,7 @@ fn a_disk_that_takes_no_more_files_is_named_however_much_room_it_has() {
         }
         world.use_git();
         for n in 0..8 {
-            world.write(&format!("old{n}"), "old");
+            world.write(format!("old{n}"), "old");
         }
         let first = world.fs(["snapshot"]);
         for n in 0..8 {

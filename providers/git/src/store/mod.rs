@@ -135,10 +135,10 @@ impl Store {
         store.refresh()?;
         // What a power cut took must not be shown. Where this cannot be done now (somebody else is at it, a disk that cannot be
         // written), the next writer does it, or says why not; until then, what is in doubt counts as `instant`.
-        if sync::needs_recovery(&store)? {
-            if let Ok(Some(guard)) = lock::take_if_free(&store.folders.store) {
-                let _ = sync::recover(&store, &guard, &Context::quiet());
-            }
+        if sync::needs_recovery(&store)?
+            && let Ok(Some(guard)) = lock::take_if_free(&store.folders.store)
+        {
+            let _ = sync::recover(&store, &guard, &Context::quiet());
         }
         Ok(Arc::new(store))
     }

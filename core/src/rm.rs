@@ -167,7 +167,7 @@ impl Workspace {
     pub(crate) fn destroy_each(&self, snapshots: &[SnapshotRecord]) -> Result<()> {
         let mut first_error = None;
         let mut serving: Option<Served> = None;
-        let listed = State::of(self.log().read(None)?.0).snapshots;
+        let listed = State::of(self.read_log(None)?).snapshots;
         for snapshot in snapshots {
             let served = serving.take().filter(|served| served.name == snapshot.provider);
             let served = served.map_or_else(|| self.serve(&snapshot.provider), Ok);
@@ -204,7 +204,7 @@ impl Workspace {
     /// Takes back a snapshot that was never listed, unless the provider finds by its reference one that is. Also for who is stopped. What stays,
     /// gc finds.
     pub(crate) fn withdraw(&self, served: &Served, snapshot: &Snapshot) -> Result<()> {
-        let listed = State::of(self.log().read(None)?.0).snapshots;
+        let listed = State::of(self.read_log(None)?).snapshots;
         self.destroy(served, &snapshot.id, &snapshot.reference, &listed, &Context::quiet())
     }
 

@@ -170,6 +170,11 @@ impl Clock {
     pub(crate) fn uptime(&self) -> Option<i64> {
         (self.uptime)()
     }
+
+    /// Seconds that go on whatever somebody sets the clock to, as far as this one has any.
+    pub(crate) fn running_for(&self) -> i64 {
+        self.uptime().unwrap_or_else(|| self.now().secs)
+    }
 }
 
 /// Where ids come from.

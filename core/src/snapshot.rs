@@ -135,8 +135,8 @@ impl Workspace {
     /// Whether a timeline names that snapshot, or that cannot be told.
     pub(crate) fn may_be_told_of(&self, session: &SessionName, id: &SnapshotId) -> bool {
         let is_it = |event: &Event| matches!(&event.body, EventBody::Snapshot { snapshot } if snapshot.id == *id);
-        let read = self.log().read(Some(session));
-        read.map_or(true, |(report, _)| report.events.iter().any(is_it))
+        let read = self.read_log(Some(session));
+        read.map_or(true, |report| report.events.iter().any(is_it))
     }
 
     /// Has a provider take a snapshot. It finds each by its reference, and removes it by that: one that bears the last one's is refused, and left

@@ -10,12 +10,13 @@ use ah_plugin_api::{
     Result, Timestamp,
 };
 
+use crate::background;
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::fsio;
 use crate::ids::{SessionName, WorkspaceId};
 use crate::lock::Lock;
-use crate::moments::Point;
+use crate::moments::{Point, told};
 use crate::notice::{Notice, NoticeKind};
 use crate::open::no_more;
 use crate::record::SnapshotRecord;
@@ -25,7 +26,7 @@ use crate::restore::at::Tree;
 use crate::session;
 use crate::state::State;
 use crate::text;
-use crate::timeline::{Event, EventBody, Head, Log, TimelineReport};
+use crate::timeline::{Came, Event, EventBody, Head, Log, TimelineReport};
 use crate::walk::Shelf;
 
 /// A registered workspace.
@@ -418,8 +419,7 @@ impl Workspace {
 
     /// The same, not yet summed up.
     pub(crate) fn read_timelines(&self) -> Result<TimelineReport> {
-        let (report, torn) = self.log().read(None)?;
-        self.tell_repaired(torn);
+        let report = self.read_log(None)?;
         if let Some(fault) = report.faults.first() {
             let message = format!(
                 "{} passed over, and no snapshot goes by itself meanwhile; the first is line {} of session {}: {}",
@@ -466,19 +466,36 @@ impl Workspace {
     ) -> Result<Vec<Event>> {
         let appended = log.append(session, durability, make)?;
         self.settle();
-        self.tell_repaired(appended.torn);
+        self.attend_to(appended.came);
         Ok(appended.events)
     }
 
-    /// Puts what could not be put on a timeline when it happened there now.
-    ///
-    /// # Errors
-    /// If that cannot be done; it waits for whoever comes next.
-    pub(crate) fn list_unlisted(&self) -> Result<()> {
-        self.log().list_unlisted().map(|torn| self.tell_repaired(torn))
+    /// All timelines, or one, as they are.
+    pub(crate) fn read_log(&self, only: Option<&SessionName>) -> Result<TimelineReport> {
+        let (report, came) = self.log().read(only)?;
+        self.attend_to(came);
+        Ok(report)
     }
 
-    fn tell_repaired(&self, torn: u64) {
+    /// Has the snapshots taken of moments that came on a timeline late, and tells what else is to be told.
+    fn attend_to(&self, Came { torn, waits, error }: Came) {
+        if waits {
+            background::capture(self);
+        }
+        // What somebody holds is no news.
+        if let Some(error) = error.filter(|error| error.kind != ErrorKind::Busy) {
+            let message =
+                format!("what happened while somebody held the timeline cannot be put there: {}", told(&error));
+            let notice = Notice::new(NoticeKind::Other, message);
+            self.engine.notify(match error.hint {
+                Some(hint) => notice.with_hint(hint),
+                None => notice,
+            });
+        }
+        self.tell_repaired(torn);
+    }
+
+    pub(crate) fn tell_repaired(&self, torn: u64) {
         if torn > 0 {
             let message = format!(
                 "the timeline's last line was torn by a crash; {} cut off and kept in timeline.torn",

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::agent::{Agent, cat, folder, kinds, moments, settled, text, until};
+use crate::agent::{Agent, cat, folder, kinds, moments, nothing_waits, settled, text, until};
 use crate::support::World;
 
 /// Holds a lock as another process would.
@@ -114,6 +114,27 @@ fn who_is_killed_behind_a_line_leaves_no_second_one() {
     };
     let failed = until("the event to be told of", failed);
     assert_eq!((&failed["session"], moments(&world).len()), (&told[0]["session"], 3), "{failed}");
+}
+
+#[test]
+fn who_only_reads_has_the_snapshot_taken_of_what_was_left() {
+    let world = World::on_git();
+    world.write("f", "zero");
+    let agent = Agent::claude(&world, "s1");
+    agent.start();
+    settled(&world);
+    let held = hold(&folder(&world).join("timeline.lock"));
+    agent.call("Stop", json!({}));
+    let [left] = &unlisted(&world)[..] else { panic!("one is left") };
+    let bytes = fs::read(left).unwrap();
+    // As if the worker had given up, or had been killed.
+    fs::remove_file(left).unwrap();
+    drop(held);
+    nothing_waits(&world);
+    fs::write(left, &bytes).unwrap();
+    let moments = settled(&world);
+    assert_eq!(kinds(&moments), ["session-start", "stop"]);
+    assert!(moments[1]["snapshot"].is_string(), "{moments:#?}");
 }
 
 #[test]

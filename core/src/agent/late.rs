@@ -121,7 +121,7 @@ impl Workspace {
             if again {
                 std::thread::sleep(BETWEEN);
                 // Moments come first: somebody may wait for their snapshots.
-                self.settle_moments()?;
+                self.settle_moments(self.engine.settings().patience)?;
             }
             waiting.iter().try_for_each(|session| self.look_for_late(session))?;
         }

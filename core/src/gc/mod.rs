@@ -113,7 +113,7 @@ impl Workspace {
         }
         self.engine.home().may_remove("`gc`")?;
         // What a killed worker left.
-        let outcome = self.settle_moments().map(drop);
+        let outcome = self.settle_moments(self.engine.settings().patience).map(drop);
         report.note("taking the snapshots that moments wait for", outcome)?;
         let outcome = self.settle_unheard_moments();
         report.note("saying why moments have no snapshots", outcome)?;

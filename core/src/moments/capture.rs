@@ -9,7 +9,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ah_plugin_api::{Durability, Error, ErrorKind, Result, SnapshotId};
 
@@ -24,13 +24,20 @@ use crate::moments::trying::Tries;
 use crate::moments::{Attempt, Moment, MomentKind, MomentUpdate, fence};
 use crate::record::SnapshotKind;
 use crate::snapshot::{Behind, Listed, SnapshotOptions};
-use crate::timeline::EventBody;
+use crate::timeline::{Came, EventBody, Log};
 use crate::workspace::Workspace;
 
 /// How often the worker looks whether somebody hurries it.
 const LOOK: Duration = Duration::from_millis(4);
 /// A worker that finds another one at work waits for it no longer than this; that one, or the next, will see to it.
 const OTHERS: Duration = Duration::from_secs(30);
+/// A worker that nobody waits for waits so long for who holds a timeline. What is left then waits for whoever comes there next.
+const HOLDERS: Duration = Duration::from_secs(600);
+/// How often it looks whether a timeline is held still, when that has gone on for some seconds.
+const SELDOM: Duration = Duration::from_millis(100);
+/// A moment that had to be left beside its timeline, and whose snapshot is taken more than so many seconds later, is inexact: an agent is held up for
+/// two seconds at a call, and waits for a busy machine a little longer; what people do to the files is not noted anywhere.
+const FRESH: i64 = 10;
 /// A moment that is so many seconds old has been left to a worker, if its hook has come so far.
 const OLD: i64 = 600;
 
@@ -48,7 +55,7 @@ impl Workspace {
     /// If what became of a moment could not be written down; it waits for the next worker. A snapshot that fails is no error here:
     /// its moments say why they have none.
     pub fn capture(&self) -> Result<()> {
-        if !self.settle_moments()? {
+        if !self.settle_moments(HOLDERS)? {
             // Another worker was faster, and sees to the rest as well.
             return Ok(());
         }
@@ -59,43 +66,58 @@ impl Workspace {
         self.gc(&GcOptions { auto: true }).map(drop)
     }
 
-    /// Settles all moments that wait; whether there was one.
-    pub(crate) fn settle_moments(&self) -> Result<bool> {
+    /// Settles all moments that wait; whether there was one. Who holds a timeline is waited for no longer than `patience`.
+    pub(crate) fn settle_moments(&self, patience: Duration) -> Result<bool> {
         let mut settled = false;
-        let since = std::time::Instant::now();
+        let since = Instant::now();
+        // Since when it is another one's turn.
+        let mut turn = since;
         while !pending::all_there(self)?.is_empty() {
             let Some(workers) = Lock::try_take(&self.capture_lock(), true)? else {
-                if since.elapsed() > OTHERS {
+                if turn.elapsed() > OTHERS {
                     return Ok(settled);
                 }
                 std::thread::sleep(LOOK);
                 continue;
             };
-            self.list_unlisted()?;
-            let before = self.settle_stopped(&workers)?;
-            self.wait_for_more()?;
-            let mut sessions: Vec<SessionName> = Vec::new();
-            for waiting in pending::all(self)? {
-                if !sessions.contains(&waiting.session) {
-                    sessions.push(waiting.session);
+            match self.settle_those_there(&workers, &mut settled) {
+                Ok(()) => {}
+                Err(error) if error.kind == ErrorKind::Busy && since.elapsed() < patience => {
+                    // Still the only one at work: of many that waited here each would look as often.
+                    std::thread::sleep((since.elapsed() / 32).clamp(LOOK, SELDOM));
                 }
+                Err(error) => return Err(error),
             }
-            // First those that somebody waits for.
-            sessions.sort_by_key(|session| !fence::is_hurried(self, session));
-            let mut failed = None;
-            for session in sessions {
-                match self.capture_for(&session, &before) {
-                    Ok(()) => settled = true,
-                    Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),
-                    // The others' moments do not wait for it.
-                    Err(error) => drop(failed.get_or_insert(error)),
-                }
-            }
-            if let Some(error) = failed {
-                return Err(error);
-            }
+            turn = Instant::now();
         }
         Ok(settled)
+    }
+
+    /// Settles the moments that are on a timeline, and those that can be put there at once. What fails keeps back nobody else's: the error is returned at
+    /// the end, and that something is held only if there is nothing worse.
+    fn settle_those_there(&self, workers: &Lock, settled: &mut bool) -> Result<()> {
+        let at_once = Log { patience: Duration::ZERO, ..self.log() };
+        let Came { torn, error: mut failed, .. } = at_once.list_unlisted();
+        self.tell_repaired(torn);
+        let before = self.settle_stopped(workers)?;
+        self.wait_for_more()?;
+        let mut sessions: Vec<SessionName> = Vec::new();
+        for waiting in pending::all(self)? {
+            if !sessions.contains(&waiting.session) {
+                sessions.push(waiting.session);
+            }
+        }
+        // First those that somebody waits for.
+        sessions.sort_by_key(|session| !fence::is_hurried(self, session));
+        for session in sessions {
+            match self.capture_for(&session, &before) {
+                Ok(()) => *settled = true,
+                Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),
+                Err(error) if failed.as_ref().is_none_or(|first| first.kind == ErrorKind::Busy) => failed = Some(error),
+                Err(_) => {}
+            }
+        }
+        failed.map_or(Ok(()), Err)
     }
 
     /// Says of moments that nobody takes a snapshot for why they have none: their lines came on the timeline, and the notes that they wait did
@@ -238,11 +260,14 @@ impl Workspace {
         // Before the number, which counts a restore when it begins and when it is done.
         let restoring = Lock::try_take(&self.folder().join("restore.lock"), false)?.is_none();
         let (begun, put_back, boot) = (tools.begun(), self.put_back_so_far(), boot_id());
+        let now = self.engine.settings().clock.running_for();
+        let is_late = |left: &Pending| left.unlisted.is_some_and(|then| now.saturating_sub(then) > FRESH);
         let update = |(waiting, left): &(Waiting, Pending)| {
             let before = [
                 (left.boot != boot, "the machine was started anew"),
                 (restoring || left.put_back != put_back, "files were restored"),
                 (left.begun != begun, "another tool had begun"),
+                (is_late(left), "somebody held the timeline for long"),
             ];
             let before = before.iter().find(|(so, _)| *so);
             let before = before.map(|(_, what)| format!("{what} before its snapshot was taken"));

@@ -134,7 +134,8 @@ impl Workspace {
             }
             Err(error) if error.kind == ErrorKind::Busy => {
                 let time = settings.clock.now();
-                let left = Left { event, waits: Some(pending.since(time)) };
+                let waits = Pending { unlisted: Some(settings.clock.running_for()), ..pending.since(time) };
+                let left = Left { event, waits: Some(waits) };
                 self.leave_unlisted(record.id.clone(), session, time, &left)?;
             }
             Err(error) => return Err(error),
@@ -237,7 +238,7 @@ impl Workspace {
             prompt_id: record.prompt_id.clone(),
             looks: 0,
         });
-        Ok((record, Pending { kind, begun, put_back, boot: boot_id(), beside, late }))
+        Ok((record, Pending { kind, begun, put_back, boot: boot_id(), beside, unlisted: None, late }))
     }
 
     /// The snapshot that a REF names, with the moment that is meant or that the snapshot belongs to.

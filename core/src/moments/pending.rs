@@ -32,6 +32,9 @@ pub(crate) struct Pending {
     /// Why no snapshot can be exact: what else ran by then.
     #[serde(default)]
     pub(super) beside: Option<String>,
+    /// Of one that was left beside its timeline: how long the machine had run by then, in seconds.
+    #[serde(default)]
+    pub(super) unlisted: Option<i64>,
     /// Its place in the transcript, to be looked for again.
     #[serde(default)]
     pub(super) late: Option<Late>,
@@ -127,6 +130,7 @@ pub(super) fn read(workspace: &Workspace, waiting: &Waiting) -> Result<Option<Pe
         put_back: u64::MAX,
         boot: String::new(),
         beside: None,
+        unlisted: None,
         late: None,
     };
     Ok(Some(serde_json::from_slice(&bytes).unwrap_or(unknown)))

@@ -46,8 +46,18 @@ pub(crate) fn is_unmoved(before: Option<&RepositoryState>, now: Option<&Reposito
 /// What an append did beside appending.
 pub(crate) struct Appended {
     pub(crate) events: Vec<Event>,
-    /// Bytes of a torn last line that were cut off first.
+    pub(crate) came: Came,
+}
+
+/// What came of the events that waited to be put on a timeline, and of torn lines.
+#[derive(Default)]
+pub(crate) struct Came {
+    /// Bytes of torn last lines that were cut off first.
     pub(crate) torn: u64,
+    /// Whether there is a moment among them, which waits for its snapshot from now on.
+    pub(crate) waits: bool,
+    /// Why the first one that waits still does.
+    pub(crate) error: Option<Error>,
 }
 
 impl Log<'_> {
@@ -66,32 +76,52 @@ impl Log<'_> {
         let _lock = self.lock()?;
         let (cache, mut head) = self.head();
         // What cannot be put there, on a full disk say, is tried again by who comes next.
-        let torn = self.list_all(&cache, &mut head).unwrap_or(0);
-        let appended = self.append_locked(session, durability, make, (&cache, &mut head))?;
-        Ok(Appended { torn: torn + appended.torn, ..appended })
+        let mut came = self.list_all(&cache, &mut head);
+        let (events, torn) = self.append_locked(session, durability, make, (&cache, &mut head))?;
+        came.torn += torn;
+        Ok(Appended { events, came })
     }
 
     fn lock(&self) -> Result<Lock> {
         Lock::take(&self.folder.join("timeline.lock"), true, self.patience, self.observer)
     }
 
-    /// Puts all events there that wait for that; how many bytes of torn lines that cut off.
-    pub(crate) fn list_unlisted(&self) -> Result<u64> {
-        if unlisted::all(&self.folder)?.is_empty() {
-            return Ok(0);
+    /// Puts all events there that wait for that.
+    pub(crate) fn list_unlisted(&self) -> Came {
+        let list = || {
+            if unlisted::all(&self.folder)?.is_empty() {
+                return Ok(Came::default());
+            }
+            let _lock = self.lock()?;
+            let (cache, mut head) = self.head();
+            Ok(self.list_all(&cache, &mut head))
+        };
+        list().unwrap_or_else(|error| Came { error: Some(error), ..Came::default() })
+    }
+
+    /// One that cannot be put there keeps back those behind it of its session, for their order, and nobody else's.
+    fn list_all(&self, cache: &HeadFile, head: &mut Head) -> Came {
+        let mut came = Came::default();
+        let all = unlisted::all(&self.folder);
+        let all = all.unwrap_or_else(|error| {
+            came.error = Some(error);
+            Vec::new()
+        });
+        let mut stuck: Vec<&SessionName> = Vec::new();
+        for unlisted in &all {
+            if stuck.contains(&&unlisted.session) {
+                continue;
+            }
+            if let Err(error) = self.list(unlisted, (cache, &mut *head), &mut came) {
+                stuck.push(&unlisted.session);
+                came.error.get_or_insert(error);
+            }
         }
-        let _lock = self.lock()?;
-        let (cache, mut head) = self.head();
-        self.list_all(&cache, &mut head)
+        came
     }
 
-    fn list_all(&self, cache: &HeadFile, head: &mut Head) -> Result<u64> {
-        let all = unlisted::all(&self.folder)?;
-        all.iter().try_fold(0, |torn, unlisted| Ok(torn + self.list(unlisted, (cache, &mut *head))?))
-    }
-
-    fn list(&self, unlisted: &Unlisted, head: (&HeadFile, &mut Head)) -> Result<u64> {
-        let Some(Left { event, waits }) = unlisted.read(&self.folder)? else { return Ok(0) };
+    fn list(&self, unlisted: &Unlisted, head: (&HeadFile, &mut Head), came: &mut Came) -> Result<()> {
+        let Some(Left { event, waits }) = unlisted.read(&self.folder)? else { return Ok(()) };
         let Unlisted { session, time, after, .. } = unlisted;
         let path = self.path(session);
         let since = match file::read_since(&path, session, *after)? {
@@ -99,33 +129,34 @@ impl Log<'_> {
             None => file::read(&path, session)?.events,
         };
         // Who put it there may have been killed before it was taken away.
-        let there = since.into_iter().find(|there| (there.time, &there.body) == (*time, &event));
-        let (seq, torn) = match there {
-            Some(there) => (there.seq, 0),
+        let there = since.iter().find(|there| (there.time, &there.body) == (*time, &event));
+        let seq = match there {
+            Some(there) => there.seq,
             None => {
                 let time = *time;
                 let log = Log { folder: self.folder.clone(), clock: &Clock::from_fn(move || time), ..*self };
-                let appended = log.append_locked(session, Durability::Instant, |_| vec![event], head)?;
-                (appended.events.last().map_or(0, |event| event.seq), appended.torn)
+                let (events, torn) = log.append_locked(session, Durability::Instant, |_| vec![event], head)?;
+                came.torn += torn;
+                events.last().map_or(0, |event| event.seq)
             }
         };
         crash::point("unlisted.wait").map_err(|e| fsio::failed("list what waits in", &self.folder, &e))?;
         if let Some(waits) = waits {
             let waiting = Waiting { seq, moment: unlisted.id.clone(), session: session.clone() };
             pending::add(&self.folder, &waiting, &waits)?;
+            came.waits = true;
         }
-        unlisted.listed(&self.folder)?;
-        Ok(torn)
+        unlisted.listed(&self.folder)
     }
 
-    /// As [`Self::append`], the lock being held.
+    /// As [`Self::append`], the lock being held; with the bytes of a torn last line that were cut off first.
     fn append_locked(
         &self,
         session: &SessionName,
         durability: Durability,
         make: impl FnOnce(&Head) -> Vec<EventBody>,
         (cache, head): (&HeadFile, &mut Head),
-    ) -> Result<Appended> {
+    ) -> Result<(Vec<Event>, u64)> {
         self.make_session(session)?;
         let path = self.path(session);
         let (mut timeline, tail) = TimelineFile::open(&path)?;
@@ -143,7 +174,7 @@ impl Log<'_> {
         let events = self.append_all(&mut timeline, session, durability, head, bodies);
         let events = events.inspect_err(|_| timeline.take_back(len))?;
         cache.write(head);
-        Ok(Appended { events, torn: tail.torn })
+        Ok((events, tail.torn))
     }
 
     /// Makes a session if it is not there.
@@ -193,12 +224,12 @@ impl Log<'_> {
             .with_hint(format!("take it out of its file: `grep -rn {MAX_SEQ} {sessions}` shows it"))
     }
 
-    /// Reads all timelines, or one. Torn ends are mended first; how many bytes that cut off comes beside.
-    pub(crate) fn read(&self, only: Option<&SessionName>) -> Result<(TimelineReport, u64)> {
+    /// Reads all timelines, or one. What waits to be put there is, and torn ends are mended first: what came of that is beside.
+    pub(crate) fn read(&self, only: Option<&SessionName>) -> Result<(TimelineReport, Came)> {
         let mut report = TimelineReport::default();
         // Who only reads waits for nobody.
         let at_once = Log { folder: self.folder.clone(), patience: Duration::ZERO, ..*self };
-        let mut torn = at_once.list_unlisted().unwrap_or(0);
+        let mut came = at_once.list_unlisted();
         for session in session::names(&self.folder)? {
             if only.is_some_and(|only| *only != session) {
                 continue;
@@ -209,7 +240,8 @@ impl Log<'_> {
                 // Torn for good, or a line that another process is writing: under the lock it is one or the other.
                 match self.append(&session, Durability::Durable, |_| Vec::new()) {
                     Ok(appended) => {
-                        torn += appended.torn;
+                        came.torn += appended.came.torn;
+                        came.waits |= appended.came.waits;
                         contents = file::read(&path, &session)?;
                     }
                     Err(e) => contents.faults.push(TimelineFault {
@@ -225,7 +257,7 @@ impl Log<'_> {
         report.events.sort_by(|a, b| (a.seq, a.time, &a.session).cmp(&(b.seq, b.time, &b.session)));
         // Lines that a copy or a merge of files doubled.
         report.events.dedup();
-        Ok((report, torn))
+        Ok((report, came))
     }
 
     /// The events after that one, without reading what is before; none if a line after it cannot be read, or is being written.

@@ -24,7 +24,7 @@ use crate::workspace::Workspace;
 pub use event::{Event, EventBody, WorkspaceChange};
 pub(crate) use head::{Head, HeadSnapshot};
 pub(crate) use line::decode as decode_line;
-pub(crate) use log::{Log, is_unmoved};
+pub(crate) use log::{Came, Log, is_unmoved};
 
 /// Which events are asked for.
 #[derive(Debug, Clone, Default)]

@@ -10,6 +10,7 @@ mod cuts;
 mod forget;
 mod fresh;
 mod gc;
+mod held;
 mod lab;
 mod leases;
 mod moments;

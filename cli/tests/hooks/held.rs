@@ -101,19 +101,22 @@ fn who_is_killed_behind_a_line_leaves_no_second_one() {
     let bytes = fs::read(left).unwrap();
     drop(held);
     assert_eq!(settled(&world).len(), 2);
-    // As if that had been killed before it was taken away; and then something that cannot be read.
+    // As if that had been killed before it was taken away, and a tool ran in between; and then something that cannot be read.
+    agent.writes("f", "one");
+    settled(&world);
     fs::write(left, &bytes).unwrap();
     agent.end();
     let told = settled(&world);
-    assert_eq!((kinds(&told), unlisted(&world).len()), (vec!["session-start", "stop", "session-end"], 0));
+    assert_eq!((kinds(&told), unlisted(&world).len()), (vec!["session-start", "stop", "tool", "session-end"], 0));
     assert!(told.iter().all(is_exact), "{told:#?}");
+    assert_eq!(cat(&world, text(&told[1], "id"), "f").as_deref(), Some("zero"));
     fs::write(left, &bytes[..9]).unwrap();
     let failed = || {
         let events = world.json("timeline", &["timeline"])["events"].as_array().unwrap().clone();
         events.into_iter().find(|event| event["type"] == "hook-failed")
     };
     let failed = until("the event to be told of", failed);
-    assert_eq!((&failed["session"], moments(&world).len()), (&told[0]["session"], 3), "{failed}");
+    assert_eq!((&failed["session"], moments(&world).len()), (&told[0]["session"], 4), "{failed}");
 }
 
 #[test]

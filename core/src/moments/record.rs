@@ -148,6 +148,11 @@ pub struct MomentUpdate {
 }
 
 impl MomentUpdate {
+    /// Whether it says what became of that moment: its snapshot, or why it has none.
+    pub(crate) fn settles(&self, moment: &SnapshotId) -> bool {
+        self.moment == *moment && (self.snapshot.is_some() || self.reason.is_some())
+    }
+
     /// An update that says nothing yet.
     #[must_use]
     pub fn new(moment: SnapshotId) -> Self {

@@ -141,7 +141,11 @@ impl Log<'_> {
             }
         };
         crash::point("unlisted.wait").map_err(|e| fsio::failed("list what waits in", &self.folder, &e))?;
-        if let Some(waits) = waits {
+        // Nor may it have been killed long ago: what became of a moment since is said once.
+        let is_settled = since
+            .iter()
+            .any(|event| matches!(&event.body, EventBody::MomentUpdate(update) if update.settles(&unlisted.id)));
+        if let Some(waits) = waits.filter(|_| !is_settled) {
             let waiting = Waiting { seq, moment: unlisted.id.clone(), session: session.clone() };
             pending::add(&self.folder, &waiting, &waits)?;
             came.waits = true;

@@ -308,13 +308,15 @@ fn a_signal_ends_it_and_leaves_the_terminal_as_it_was() {
 #[test]
 fn keys_and_signals_are_heard_while_the_terminal_takes_nothing() {
     let world = World::new();
-    let long = format!("\\u001b[?1049h{}", "x".repeat(2_000_000));
-    let cast = format!("{{\"version\":2,\"width\":40,\"height\":10}}\n[0, \"o\", \"{long}\"]\n[9, \"o\", \"later\"]\n");
+    // Frozen before the long one comes.
+    let lines = ["\\u001b[?1049hbegin", &"x".repeat(2_000_000), "later"];
+    let lines = lines.iter().zip([0, 2, 9]).map(|(text, at)| format!("[{at}, \"o\", \"{text}\"]\n"));
+    let cast = format!("{{\"version\":2,\"width\":40,\"height\":10}}\n{}", lines.collect::<String>());
     world.write("long.cast", cast);
     for (key, status) in [(None, 143), (Some("q"), 0), (Some("\x1b[C\x1b[C"), 0)] {
         let mut terminal = Terminal::run(&world.command(["agent", "replay", "long.cast"]), 60, 20);
         let modes = terminal.before.clone();
-        terminal.wait_for("xxxx", 1);
+        terminal.wait_for("begin", 1);
         terminal.freeze(true);
         let player = terminal.process(&[support::ah().as_os_str(), "agent".as_ref()]);
         terminal.wait_until_full(player);

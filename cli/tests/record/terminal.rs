@@ -93,10 +93,15 @@ impl Terminal {
     pub(crate) fn wait_until_full(&self, process: i32) {
         let written = || fs::read_to_string(format!("/proc/{process}/io")).unwrap();
         let mut before = String::new();
+        // A terminal takes some thousand bytes.
+        let much = |io: &str| {
+            let bytes = io.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse::<u64>().ok());
+            bytes.is_some_and(|bytes| bytes > 2000)
+        };
         let stands = || {
             let last = std::mem::replace(&mut before, written());
             std::thread::sleep(Duration::from_millis(300));
-            last == before
+            last == before && much(&before)
         };
         wait(stands, || "a full terminal".into());
     }

@@ -4,6 +4,7 @@
 //! So keys, prompts, stopping and continuing are between the command, the terminal and the other commands of the pipeline; nothing of
 //! that is seen here, or recorded.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
@@ -72,25 +73,19 @@ fn start(run: &Run, its_output: OwnedFd, its_errors: OwnedFd) -> Result<Child, R
 
 /// How the command ended, and whether a signal did that which came here, too, or to all of the job (Ctrl-C).
 fn until_the_end(signals: &Signals, command: Pid, terminal: &Terminal, tape: &Tape) -> (u8, bool) {
-    let mut told = None;
+    let mut told: BTreeSet<i32> = BTreeSet::new();
     let mut size = terminal.size();
     loop {
         let _ = poll(&mut [PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)], None);
         let came = signals.take();
         // One that is sent to all of a job comes together with the end that it makes.
-        told = came
-            .iter()
-            .copied()
-            .filter(|signal| PASSED_ON.contains(signal))
-            .chain(signals.take_terminals())
-            .last()
-            .or(told);
+        told.extend(came.iter().copied().filter(|signal| PASSED_ON.contains(signal)).chain(signals.take_terminals()));
         for &signal in &came {
             match signal {
                 SIGCHLD => {
                     let Ok(Some((_, status))) = waitpid(Some(command), WaitOptions::NOHANG) else { continue };
                     if let Some(code) = status.exit_status().or_else(|| Some(128 + status.terminating_signal()?)) {
-                        return (u8::try_from(code).unwrap_or(1), told.is_some_and(|signal| code == 128 + signal));
+                        return (u8::try_from(code).unwrap_or(1), told.iter().any(|signal| code == 128 + signal));
                     }
                 }
                 SIGWINCH => {

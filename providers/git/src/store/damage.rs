@@ -97,6 +97,32 @@ pub(super) fn mend_indexes(store: &Store, all: bool, cx: &Context<'_>) -> bool {
     settle_if(store, &looks)
 }
 
+/// The same of all of them, for who goes by what can be found then.
+///
+/// # Errors
+/// If one cannot be read at this moment, which says nothing about what is in it; `Cancelled`.
+pub(super) fn mend_all(store: &Store, cx: &Context<'_>) -> Result<()> {
+    let packs = store.packs();
+    for pack in packs.packs.iter().chain(&packs.aside) {
+        if !pack.name.ends_with(ENDING)
+            && !is_noted(store, &pack.name)
+            && !pack.index.is_sound().doing(|| format!("read {}.idx of the store", pack.name))?
+        {
+            examine(store, pack, cx)?;
+        }
+    }
+    for (name, why) in &packs.bad {
+        if let Some(errno) = why.errno {
+            return Err(errno).doing(|| format!("read {name}.pack of the store"));
+        }
+        if files::exists(&store.folders.packs, &format!("{name}.pack")) && !is_noted(store, name) {
+            let index = remake(store.folders.packs.as_fd(), name, store.number(), cx)?;
+            note(store, name, index, cx);
+        }
+    }
+    Ok(())
+}
+
 /// Reads a whole pack and its index, and notes it if they are not what was written, or the index not what it should be.
 ///
 /// # Errors

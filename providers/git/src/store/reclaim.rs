@@ -239,7 +239,7 @@ fn needed(store: &Store, cx: &Context<'_>) -> Result<Option<Needed>> {
     if let Some(object) = missing(store, &out.live)? {
         let id = who_needs(store, &snapshots, object, cx)?.map_or("?", SnapshotId::as_str);
         let message = format!(
-            "snapshot {id} lacks the object {object}, so nothing is dropped; `ah agent fs rm {id}` takes it away"
+            "snapshot {id} lacks the object {object}, so nothing is dropped; `ah agent fs rm {id}` takes it away, and `ah agent fs gc` then gives space back"
         );
         cx.log(LogLevel::Warn, &message);
         return Ok(None);
@@ -312,7 +312,10 @@ pub(super) fn run(store: &Store, auto: bool, cx: &Context<'_>) -> Result<Reclaim
             }
         } else if sweep && notes.last() != Some(&GIVEN_UP) {
             let _guard = store.lock(cx)?;
-            put_notes(store, &[GIVEN_UP])?;
+            // What was noted meanwhile was not looked at.
+            if garbage(store)?.len() == notes.len() {
+                put_notes(store, &[GIVEN_UP])?;
+            }
         }
         break;
     }

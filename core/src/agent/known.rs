@@ -123,13 +123,22 @@ impl Engine {
 
     /// Takes away what is known of the sessions of a workspace that goes. What stays leads to none, and is passed over.
     pub(crate) fn forget_sessions_of(&self, workspace: &WorkspaceId) {
+        self.forget_known(|known| known.workspace == *workspace);
+    }
+
+    /// Takes away what leads to a session that came to nothing, before its name is another's. Whoever calls holds the session's lock.
+    pub(crate) fn forget_unmade(&self, workspace: &WorkspaceId, session: &SessionName) {
+        self.forget_known(|known| known.workspace == *workspace && known.session == *session);
+    }
+
+    fn forget_known(&self, goes: impl Fn(&Known) -> bool) {
         let folder = self.agents_folder();
         for agent in fsio::names(&folder).unwrap_or_default() {
             let folder = folder.join(agent);
             for name in fsio::names(&folder).unwrap_or_default() {
                 let file = folder.join(name);
                 let known = fsio::read(&file).ok().flatten().and_then(|it| serde_json::from_slice::<Known>(&it).ok());
-                if known.is_some_and(|known| known.workspace == *workspace) {
+                if known.is_some_and(|known| goes(&known)) {
                     let _ = fsio::remove_file(&file);
                 }
             }

@@ -149,6 +149,7 @@ impl Workspace {
                 return match made {
                     Ok(()) => Ok(name),
                     Err(error) => {
+                        self.engine.forget_unmade(self.id(), &name);
                         session::give_up(&session::folder(&folder, &name), &lock);
                         Err(error)
                     }
@@ -180,6 +181,7 @@ mod tests {
 
     use ah_plugin_api::{Error, ErrorKind};
 
+    use crate::agent::known::Known;
     use crate::engine::{Access, Engine};
     use crate::gc::GcOptions;
     use crate::ids::SessionName;
@@ -226,9 +228,15 @@ mod tests {
         let top = tempfile::tempdir().unwrap();
         let workspace = workspace(top.path());
         let left = || session::names(&workspace.folder()).unwrap();
-        let fails = |_: &SessionName| Err(Error::new(ErrorKind::Internal, "broken"));
+        let engine = &workspace.engine;
+        let fails = |session: &SessionName| {
+            let known = Known { workspace: workspace.id().clone(), session: session.clone(), process: None };
+            engine.remember("claude", "a", &known).unwrap();
+            Err(Error::new(ErrorKind::Internal, "broken"))
+        };
         workspace.make_session(&agent("a"), &fails).unwrap_err();
-        assert_eq!(left(), []);
+        // Nothing leads to it: its name may be another's next.
+        assert_eq!((left(), engine.known("claude", "a").unwrap()), (vec![], None));
         // As a kill leaves it.
         let name = SessionName::new("claude-1").unwrap();
         drop(workspace.lock_session(&name).unwrap());

@@ -9,6 +9,7 @@ use crate::fresh::is_mark;
 use crate::fsio;
 use crate::gc::GcReport;
 use crate::home::Home;
+use crate::ids::SessionName;
 use crate::lock::may_run;
 use crate::registry::{self, Index, WorkspaceRecord};
 use crate::seek;
@@ -222,11 +223,15 @@ impl Workspace {
         for place in ["", "restoring", "conversations", "pending", "unsynced"] {
             sweep_temps(&folder.join(place), report)?;
         }
-        for session in fsio::names(&folder.join("sessions"))? {
-            let session = folder.join("sessions").join(session);
+        for name in fsio::names(&folder.join("sessions"))? {
+            let session = folder.join("sessions").join(&name);
             sweep_temps(&session, report)?;
             sweep_temps(&session.join("tools"), report)?;
-            session::remove_unmade(&session);
+            session::remove_unmade(&session, || {
+                if let Ok(name) = SessionName::new(name.as_str()) {
+                    self.engine.forget_unmade(self.id(), &name);
+                }
+            });
         }
         let _lock = self.engine.lock_registry()?;
         // Writes anew what is lost and still known, before it is taken for something that was never finished.

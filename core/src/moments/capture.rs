@@ -55,15 +55,17 @@ impl Workspace {
     /// If what became of a moment could not be written down; it waits for the next worker. A snapshot that fails is no error here:
     /// its moments say why they have none.
     pub fn capture(&self) -> Result<()> {
-        if !self.settle_moments(HOLDERS)? {
-            // Another worker was faster, and sees to the rest as well.
-            return Ok(());
+        let settled = self.settle_moments(HOLDERS);
+        // Another worker was faster, and sees to the rest as well; or this one is stopped.
+        if matches!(settled, Ok(false)) || settled.as_ref().is_err_and(|error| error.kind == ErrorKind::Cancelled) {
+            return settled.map(drop);
         }
         self.catch_up(false)?;
         self.gc(&GcOptions { auto: true })?;
         self.catch_up(true)?;
         // What has come in the meantime.
-        self.gc(&GcOptions { auto: true }).map(drop)
+        self.gc(&GcOptions { auto: true })?;
+        settled.map(drop)
     }
 
     /// Settles all moments that wait; whether there was one. Who holds a timeline is waited for no longer than `patience`.
@@ -77,14 +79,18 @@ impl Workspace {
                 if turn.elapsed() > OTHERS {
                     return Ok(settled);
                 }
-                std::thread::sleep(LOOK);
+                std::thread::sleep((turn.elapsed() / 32).clamp(LOOK, SELDOM));
                 continue;
             };
             match self.settle_those_there(&workers, &mut settled) {
-                Ok(()) => {}
+                // What nobody can settle is not looked at without a pause.
+                Ok(()) => std::thread::sleep(LOOK),
                 Err(error) if error.kind == ErrorKind::Busy && since.elapsed() < patience => {
                     // Still the only one at work: of many that waited here each would look as often.
                     std::thread::sleep((since.elapsed() / 32).clamp(LOOK, SELDOM));
+                    // Who takes the workspace away has its turn.
+                    drop(workers);
+                    std::thread::sleep(2 * LOOK);
                 }
                 Err(error) => return Err(error),
             }
@@ -113,6 +119,11 @@ impl Workspace {
             match self.capture_for(&session, &before) {
                 Ok(()) => *settled = true,
                 Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),
+                // The others' lines would wait for the same.
+                Err(error) if error.kind == ErrorKind::Busy => {
+                    failed.get_or_insert(error);
+                    break;
+                }
                 Err(error) if failed.as_ref().is_none_or(|first| first.kind == ErrorKind::Busy) => failed = Some(error),
                 Err(_) => {}
             }
@@ -238,6 +249,8 @@ impl Workspace {
             }
             // Somebody stops this worker: the moments wait for the next one.
             Err(error) if error.kind == ErrorKind::Cancelled => Err(error),
+            // There was a snapshot, and somebody holds the timeline: no reason to have none.
+            Err(error) if error.kind == ErrorKind::Busy && !said.borrow().is_empty() => Err(error),
             Err(error) => self.give_up(session, moments, &told(&error)).map(|()| None),
         }
     }

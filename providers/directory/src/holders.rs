@@ -160,6 +160,9 @@ pub fn refuse_open_entry(dir: BorrowedFd<'_>, name: &[u8], stat: &Statx) -> Resu
     }
 }
 
+/// After so many mounts it is looked whether this shall stop; a process counts as ten, whatever its table.
+const BETWEEN_LOOKS: usize = 10_000;
+
 /// How much of other processes' tables is looked at.
 #[derive(Debug, Clone, Copy)]
 struct Most {
@@ -239,11 +242,16 @@ impl Tables {
         let mut this = Self { own: Mounts::default(), device, shown: BTreeMap::new(), covered: BTreeMap::new() };
         this.add(&own, None);
         this.own = own;
-        let unread = Cell::new(false);
+        let (mut unlooked, unread) = (0, Cell::new(false));
         for found in tables_of(Process::others(), most, &unread) {
-            cx.check_cancelled()?;
+            unlooked += 10;
             if let Some((process, table)) = found {
                 this.add(&table, Some(&process.to_string().into()));
+                unlooked += table.iter().count();
+            }
+            if unlooked > BETWEEN_LOOKS {
+                cx.check_cancelled()?;
+                unlooked = 0;
             }
         }
         // Who fills a namespace with mounts is to keep nobody from removing what is theirs.

@@ -34,8 +34,10 @@ const BULKY: u64 = 256 << 10;
 
 /// A note that something may have become garbage.
 const NOTE: u8 = b'x';
-/// Beside it: a sixteenth of the store may have.
-const SIXTEENTH: u8 = b'X';
+/// Beside it: so small a part of the store may have.
+const PART: u8 = b'X';
+/// So many of them are all of it: a snapshot that is one of a hundred counts for something.
+const PARTS: u64 = 256;
 /// A sweep was given up here, as something is missing or cannot be read: unasked, none is made for what was noted before.
 const GIVEN_UP: u8 = b'-';
 
@@ -47,14 +49,14 @@ pub(super) fn note_garbage(store: &Store) -> Result<()> {
     note(store, 0)
 }
 
-/// Notes that what a snapshot alone needs is about to become garbage. The caller has the lock.
+/// Notes that what a snapshot brought into the store is about to become garbage, as far as no other one needs it. The caller has the lock.
 pub(super) fn note_removal(store: &Store, id: &SnapshotId) -> Result<()> {
     note(store, share(store, id).unwrap_or(0))
 }
 
-fn note(store: &Store, sixteenths: usize) -> Result<()> {
+fn note(store: &Store, parts: usize) -> Result<()> {
     let mut notes = vec![NOTE];
-    notes.resize(1 + sixteenths, SIXTEENTH);
+    notes.resize(1 + parts, PART);
     put_notes(store, &notes)
 }
 
@@ -67,20 +69,20 @@ fn put_notes(store: &Store, notes: &[u8]) -> Result<()> {
         .doing(|| "note garbage in the store".to_owned())
 }
 
-/// How many sixteenths of the store the pack has that a snapshot was written to; none once that was merged.
+/// How many [`PARTS`] of the store the pack has that a snapshot was written to; none once that was merged.
 fn share(store: &Store, id: &SnapshotId) -> Option<usize> {
     let commit = refs::one(&store.folders, id).ok()??;
     let packs = store.packs();
     let (pack, _) = packs.find(&commit)?;
     let whole: u64 = packs.packs.iter().map(|pack| pack.size).sum();
     let is_its_own = files::exists(&store.folders.hints, &pack.name);
-    is_its_own.then(|| usize::try_from(pack.size.saturating_mul(16) / whole.max(1)).unwrap_or(16))
+    is_its_own.then(|| usize::try_from(pack.size.saturating_mul(PARTS) / whole.max(1)).unwrap_or_default())
 }
 
 /// The notes. A file that is larger than they ever are is damaged, and as one full of them.
 fn garbage(store: &Store) -> Result<Vec<u8>> {
     match files::read_file(&store.folders.store, GARBAGE, NOTES as u64) {
-        Err(error) if error.kind == ErrorKind::DataLoss => Ok(vec![SIXTEENTH; NOTES]),
+        Err(error) if error.kind == ErrorKind::DataLoss => Ok(vec![PART; NOTES]),
         read => read.map(Option::unwrap_or_default),
     }
 }
@@ -97,13 +99,13 @@ fn settle_garbage(store: &Store, seen: usize) -> Result<()> {
     }
 }
 
-/// Whether a sweep, which looks at all that the snapshots hold, is worth it unasked: of a quarter of the store, or of what was there of snapshots; where there
-/// are few of these, of half of them.
+/// Whether a sweep, which looks at all that the snapshots hold, is worth it unasked: of a quarter of the store, or where a quarter as many snapshots went as there
+/// are, or sixteen; of few, as many.
 fn is_due(notes: &[u8], snapshots: u64) -> bool {
     let notes = notes.rsplit(|note| *note == GIVEN_UP).next().unwrap_or_default();
     let count = |kind| notes.iter().filter(|note| **note == kind).count() as u64;
     let removed = count(NOTE);
-    count(SIXTEENTH) >= 4 || removed > 0 && removed >= snapshots / 4 && removed >= snapshots.min(16)
+    count(PART) >= PARTS / 4 || removed > 0 && removed >= snapshots / 4 && removed >= snapshots.min(16)
 }
 
 /// Notes that a pack is about to appear whose ref is not there yet. The caller has the lock.

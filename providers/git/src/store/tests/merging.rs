@@ -8,7 +8,7 @@ use ah_plugin_api::{Context, Durability};
 use gix::ObjectId;
 use gix::objs::Kind;
 
-use super::{check, commit, fixture, fsck, git, id, open, pack_files, publish, some_files, tempdir, tree};
+use super::{Fixture, check, commit, fixture, fsck, git, id, open, pack_files, publish, some_files, tempdir, tree};
 use crate::store::files::faults::{self, Fault};
 use crate::store::{Store, hash};
 
@@ -151,28 +151,39 @@ fn packs_that_nothing_needs_go_before_others_are_merged() {
 
 #[test]
 fn what_much_of_the_store_is_of_is_dropped_unasked() {
-    let f = fixture();
     // Nothing of one is in another.
     const SIZE: u64 = 200_000;
+    let mut f = fixture();
     let large = |n: u64| {
         let mut dice = Dice(n);
         vec![("f".to_owned(), (0..SIZE).map(|_| dice.roll(256) as u8).collect::<Vec<_>>())]
     };
-    let remove = |names: std::ops::Range<u64>| {
+    let remove = |f: &Fixture, names: std::ops::Range<u64>| {
         names.for_each(|n| {
             assert!(f.store.remove_snapshot(&f.store.lock(&Context::quiet()).unwrap(), &id(&format!("s{n}"))).unwrap());
         });
         f.store.reclaim(true, &Context::quiet()).unwrap();
         f.store.disk_usage().unwrap() / SIZE
     };
-    (0..6).for_each(|n| drop(publish(&f.store, &format!("s{n}"), &large(n), &[], Durability::Durable).unwrap()));
-    assert_eq!(remove(0..1), 6, "a sixth is not worth a look at all of it");
-    assert_eq!(remove(1..2), 4);
+    let take = |f: &Fixture, count: u64| {
+        (0..count)
+            .for_each(|n| drop(publish(&f.store, &format!("s{n}"), &large(n), &[], Durability::Durable).unwrap()));
+    };
+    take(&f, 17);
+    f.store = open(f.temp.path());
+    assert!(f.store.remove_snapshot(&f.store.lock(&Context::quiet()).unwrap(), &id("s3")).unwrap());
+    let notes = std::fs::read(f.temp.path().join("garbage")).unwrap();
+    let parts = notes.iter().filter(|note| **note == b'X').count();
+    assert!((14..=16).contains(&parts), "one of seventeen is {parts} parts of 256");
+    f = fixture();
+    take(&f, 6);
+    assert_eq!(remove(&f, 0..1), 6, "a sixth is not worth a look at all of it");
+    assert_eq!(remove(&f, 1..2), 4);
     // In one pack nobody tells how large each was: they go once no more are left than went.
     f.store.reclaim(false, &Context::quiet()).unwrap();
-    assert_eq!(remove(2..3), 4);
-    assert_eq!(remove(3..4), 2);
-    assert_eq!(remove(4..6), 0);
+    assert_eq!(remove(&f, 2..3), 4);
+    assert_eq!(remove(&f, 3..4), 2);
+    assert_eq!(remove(&f, 4..6), 0);
     assert!(!f.temp.path().join("garbage").exists());
 }
 

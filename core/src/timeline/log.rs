@@ -186,7 +186,6 @@ impl Log<'_> {
         if session::is_made(&self.folder, session) {
             return Ok(());
         }
-        fsio::make_dir(&session::folder(&self.folder, session))?;
         let _lock = session::lock(&self.folder, session, self.patience, self.observer)?;
         match session::is_made(&self.folder, session) {
             true => Ok(()),

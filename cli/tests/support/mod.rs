@@ -226,19 +226,33 @@ impl World {
 
     /// Waits until nothing of `ah` works behind for this world, half a minute at most: it would go on writing into what is removed.
     pub(crate) fn wait_for_background(&self) {
+        let left = self.left_in_background();
+        assert!(left.is_empty(), "in the background there is still: {left:#?}");
+    }
+
+    /// The command lines of what works behind all the same when that time is over.
+    fn left_in_background(&self) -> Vec<String> {
         let home = [b"AH_HOME=", self.path("state").as_os_str().as_encoded_bytes()].concat();
         let works = |process: &Path| {
-            let has = |file: &str, word: &[u8]| {
-                fs::read(process.join(file)).is_ok_and(|text| text.split(|byte| *byte == 0).any(|part| part == word))
+            let words = |file: &str| {
+                let text = fs::read(process.join(file)).unwrap_or_default();
+                text.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect::<Vec<_>>()
             };
-            (has("cmdline", b"__capture") || has("cmdline", b"--auto")) && has("environ", &home)
+            let line = words("cmdline");
+            let ours =
+                line.iter().any(|word| word == b"__capture" || word == b"--auto") && words("environ").contains(&home);
+            ours.then(|| String::from_utf8_lossy(&line.join(&b' ')).into_owned())
         };
+        let all = || fs::read_dir("/proc").unwrap().flatten().filter_map(|process| works(&process.path())).collect();
+        let mut left: Vec<String> = all();
         for _ in 0..600 {
-            if !fs::read_dir("/proc").unwrap().flatten().any(|process| works(&process.path())) {
+            if left.is_empty() {
                 break;
             }
             std::thread::sleep(std::time::Duration::from_millis(50));
+            left = all();
         }
+        left
     }
 
     /// Every path below `folder` with kind, permission bits, modification time and contents: equal before and after means
@@ -254,7 +268,7 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         // It may mount a branch again.
-        self.wait_for_background();
+        let left = self.left_in_background();
         // Views are read-only, for root by a mount.
         let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
         let mounts = String::from_utf8_lossy(&mounts);
@@ -274,7 +288,8 @@ impl Drop for World {
             std::thread::sleep(std::time::Duration::from_millis(if round == 0 { 0 } else { 100 }));
             fs::remove_dir_all(self.temp.path()).is_ok() && !self.temp.path().exists()
         });
-        assert!(removed || std::thread::panicking(), "{top} cannot be removed");
+        assert!(removed || std::thread::panicking(), "{top} cannot be removed; in the background: {left:#?}");
+        assert!(left.is_empty() || std::thread::panicking(), "in the background there was still: {left:#?}");
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::io::Read;
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -86,10 +88,11 @@ fn ctrl_c_wants_a_command_to_be_over_in_a_pipeline_too() {
 #[test]
 fn a_reader_that_is_slow_gets_all_that_a_command_wrote_that_was_ended() {
     let world = World::new();
-    // More than a pipe holds, and the rest is less than what the recorder has by then.
-    let script = "trap 'seq 1 20000; echo END; exit 143' TERM; echo ready; while :; do sleep 0.05; done";
-    let mut child = recorded(&world, &["-q"], script).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut from = child.stdout.take().unwrap();
+    // On standard error, which is a pipe for the command: with the one to here it takes all of this at once, and the command has ended then.
+    let script = "trap 'exec >&2; seq 1 20000; echo END; exit 143' TERM; echo ready >&2; while :; do sleep 0.05; done";
+    let mut command = recorded(&world, &["-q"], script);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut from = child.stderr.take().unwrap();
     let mut shown = vec![0; "ready\n".len()];
     from.read_exact(&mut shown).unwrap();
     kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), Signal::SIGTERM).unwrap();
@@ -107,14 +110,36 @@ fn a_reader_that_is_slow_gets_all_that_a_command_wrote_that_was_ended() {
 
 #[test]
 fn what_a_command_leaves_behind_does_not_keep_its_recorder() {
-    let world = World::new();
-    let script = "setsid sh -c 'echo >up; exec yes' & until test -e up; do sleep 0.05; done; exit 3";
-    let mut child = recorded(&world, &["-q"], script).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut from = child.stdout.take().unwrap();
-    let reader = std::thread::spawn(move || std::io::copy(&mut from, &mut std::io::sink()));
-    wait(|| child.try_wait().unwrap().is_some(), || "the end".into());
-    assert_eq!(child.wait().unwrap().code(), Some(3));
-    assert!(reader.join().unwrap().unwrap() > 0);
+    // A pty is hung up with its command; a pipe stays whoever's has it, and is always full here.
+    for to in ["", ">&2"] {
+        let world = World::new();
+        let script = format!("setsid yes {to} & until test -e over; do sleep 0.05; done; exit 3");
+        let mut command = recorded(&world, &["-q"], &script);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let taken = Arc::new(AtomicUsize::new(0));
+        let (output, errors) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        let (of_output, of_errors) = (Arc::clone(&taken), Arc::clone(&taken));
+        std::thread::spawn(move || read_slowly(output, &of_output));
+        std::thread::spawn(move || read_slowly(errors, &of_errors));
+        wait(|| taken.load(Ordering::Relaxed) > 256 << 10, || "what is left behind to write".into());
+        world.write("over", "");
+        let mut status = None;
+        let ended = || {
+            status = child.try_wait().unwrap();
+            status.is_some()
+        };
+        wait(ended, || format!("the end {to}"));
+        assert_eq!(status.unwrap().code(), Some(3));
+    }
+}
+
+/// Reads to the end, more slowly than anybody writes.
+fn read_slowly(mut from: impl Read, taken: &AtomicUsize) {
+    let mut page = vec![0; 64 << 10];
+    while let Ok(count @ 1..) = from.read(&mut page) {
+        taken.fetch_add(count, Ordering::Relaxed);
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::termios::Termios;
 use serde_json::Value;
 
 use crate::support::{self, Ran, User, World};
@@ -435,6 +436,31 @@ fn killed_recorder(trap: &str) {
     assert!(recorded.starts_with(&shown[..whole]), "{} of {} bytes", recorded.len(), whole);
     let told = world.json("replay", &["agent", "replay"]);
     assert_eq!((&told["recording"]["torn"], &told["recording"]["live"]), (&false.into(), &false.into()));
+}
+
+#[test]
+fn a_recorder_that_was_begun_in_the_background_and_is_killed_leaves_the_terminal_as_it_took_it() {
+    let world = World::new();
+    let command = world.command(["unused"]);
+    // One that puts no modes back itself, and with a terminal whose modes are not those of any new one, as they are where people type.
+    let mut shell = through_shell(&command, "stty iutf8; set -- sh -i");
+    shell.env("PS1", "% ").env("AH", support::ah());
+    let mut terminal = Terminal::run(&shell, 80, 24);
+    terminal.wait_for("% ", 1);
+    let before = terminal.modes();
+    terminal.type_in("\"$AH\" agent record -q -- sh -c 'echo begun; exec sleep 1000' &\r");
+    terminal.wait_for("begun\r", 1);
+    terminal.type_in("fg\r");
+    let is_as_before = |terminal: &Terminal| {
+        let modes = |of: &Termios| (of.input_modes, of.output_modes, of.local_modes);
+        modes(&terminal.modes()) == modes(&before)
+    };
+    wait(|| !is_as_before(&terminal), || "the recorder to have the terminal".into());
+    let recorder = terminal.process(&[support::ah().as_os_str(), "agent".as_ref()]);
+    kill(Pid::from_raw(recorder), Signal::SIGKILL).unwrap();
+    wait(|| is_as_before(&terminal), || "the terminal's modes".into());
+    terminal.type_in("exit\r");
+    terminal.end();
 }
 
 #[test]

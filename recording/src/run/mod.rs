@@ -21,6 +21,7 @@ mod pump;
 mod relay;
 mod signals;
 mod terminal;
+mod word;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};

@@ -12,11 +12,12 @@ use std::process::Command;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process_group, waitpid};
-use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
+use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP};
 
 use super::signals::Signals;
-use super::terminal::{is_ours, is_same};
+use super::terminal::is_same;
+use super::word::{Modes, Word};
 use crate::sys;
 
 /// The end of a recording that is looked through for its last whole line; an event is far shorter.
@@ -33,11 +34,6 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> u8 {
     };
     let (report, outer, file) = (descriptor(), descriptor(), descriptor());
     let Some(report) = report else { return 2 };
-    // Another job's modes are not to be given back to the user's shell: the pty has usual ones then.
-    let saved = outer.as_ref().and_then(|outer| match is_ours(outer) {
-        true => tcgetattr(outer).ok(),
-        false => tcgetattr(rustix::stdio::stdout()).ok(),
-    });
     let begun = begin(&arguments.collect::<Vec<_>>());
     let errno = match &begun {
         Ok(_) => 0,
@@ -55,7 +51,8 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> u8 {
         command,
         pty,
         report,
-        outer: outer.zip(saved),
+        outer,
+        taken: None,
         file: file.map(File::from),
         tidied: false,
         hung_up: false,
@@ -82,13 +79,16 @@ struct Monitor {
     command: Pid,
     /// The command's side of the pty, hung up once the process that records is gone, or has said that it does that.
     pty: OwnedFd,
-    /// Broken once the process that records is gone.
+    /// By it the process that records says what it does; broken once that is gone.
     report: OwnedFd,
     /// Whether that has said so.
     hung_up: bool,
     /// Whether the hangup that the kernel makes of it is still to come: it is not the command's.
     expects_hangup: bool,
-    outer: Option<(OwnedFd, Termios)>,
+    /// The user's terminal.
+    outer: Option<OwnedFd>,
+    /// What was taken away of its modes.
+    taken: Option<Modes>,
     file: Option<File>,
     tidied: bool,
 }
@@ -99,7 +99,7 @@ impl Monitor {
             let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN)];
             if !self.tidied {
                 // Told by no signal where somebody had hangups ignored.
-                fds.push(PollFd::new(&self.report, PollFlags::empty()));
+                fds.push(PollFd::new(&self.report, PollFlags::IN));
             }
             let _ = poll(&mut fds, None);
             let signals = self.signals.take();
@@ -114,7 +114,7 @@ impl Monitor {
                         }
                     }
                     SIGCONT => self.send(Signal::CONT),
-                    SIGHUP if self.says_hung_up() && std::mem::take(&mut self.expects_hangup) => {}
+                    SIGHUP if self.expected_hangup() => {}
                     signal => Signal::from_named_raw(signal).into_iter().for_each(|signal| self.send(signal)),
                 }
             }
@@ -145,17 +145,29 @@ impl Monitor {
     fn left_alone(&mut self) -> bool {
         let [gone, hung_up] = [&self.report, &self.pty]
             .map(|fd| events(fd, PollFlags::empty()).intersects(PollFlags::ERR | PollFlags::HUP));
-        gone || hung_up && !self.says_hung_up()
+        // Said before.
+        self.hear();
+        gone || hung_up && !self.hung_up
     }
 
-    /// Whether the process that records has said that it hangs the pty up, and goes on: it says so before.
-    fn says_hung_up(&mut self) -> bool {
-        let says = !self.hung_up
-            && events(&self.report, PollFlags::IN).contains(PollFlags::IN)
-            && matches!(rustix::io::read(&self.report, &mut [0]), Ok(1));
-        self.hung_up |= says;
-        self.expects_hangup |= says;
-        self.hung_up
+    /// Takes note of what the process that records has said by now.
+    fn hear(&mut self) {
+        while events(&self.report, PollFlags::IN).contains(PollFlags::IN)
+            && let Some(word) = Word::hear(&self.report)
+        {
+            match word {
+                // It goes on then.
+                Word::HangsUp => (self.hung_up, self.expects_hangup) = (true, true),
+                Word::Takes(modes) => self.taken = Some(modes),
+                Word::Leaves => self.taken = None,
+            }
+        }
+    }
+
+    /// Whether this is the hangup that the kernel makes of a pty that is hung up by who goes on.
+    fn expected_hangup(&mut self) -> bool {
+        self.hear();
+        std::mem::take(&mut self.expects_hangup)
     }
 
     /// Does once what the process that records cannot do any more.
@@ -168,11 +180,14 @@ impl Monitor {
             // The kernel has made one already, and makes no other.
             self.send(Signal::HUP);
         }
-        if let Some((outer, saved)) = self.outer.take() {
+        if let Some((outer, modes)) = self.outer.take().zip(self.taken)
+            && let Ok(now) = tcgetattr(outer.as_fd())
+        {
+            let saved = modes.given_to(&now);
             let mut raw = saved.clone();
             raw.make_raw();
             // Only what was done is undone: the user's shell may have set modes of its own by now.
-            if tcgetattr(outer.as_fd()).is_ok_and(|now| is_same(&now, &raw)) {
+            if is_same(&now, &raw) {
                 let _ = tcsetattr(outer.as_fd(), OptionalActions::Now, &saved);
             }
         }
@@ -215,22 +230,25 @@ mod tests {
         let mut raw = saved.clone();
         raw.make_raw();
         tcsetattr(&outer.theirs, OptionalActions::Now, &raw).unwrap();
-        let (reads, report) = rustix::pipe::pipe().unwrap();
+        let (recorder, report) = std::os::unix::net::UnixStream::pair().unwrap();
+        let recorder = OwnedFd::from(recorder);
+        Word::Takes(Modes::of(&saved)).say(&recorder);
         let monitor = Monitor {
             hung_up: false,
             expects_hangup: false,
             signals: Signals::of_monitor().unwrap(),
             command: Pid::from_child(&Command::new("true").spawn().unwrap()),
             pty: inner.theirs,
-            report,
-            outer: Some((outer.theirs.try_clone().unwrap(), saved.clone())),
+            report: report.into(),
+            outer: Some(outer.theirs.try_clone().unwrap()),
+            taken: None,
             file: None,
             tidied: false,
         };
         // What the kernel closes first, when the process that records is killed; the command has ended by now, or soon.
         drop(inner.ours);
         assert_eq!(monitor.until_the_end(), 0);
-        drop(reads);
+        drop(recorder);
         assert_eq!(tcgetattr(&outer.theirs).unwrap().local_modes, saved.local_modes);
     }
 
@@ -246,10 +264,12 @@ mod tests {
             pty: inner.theirs,
             report: report.into(),
             outer: None,
+            taken: None,
             file: None,
             tidied: false,
         };
-        (&recorder).write_all(&[0]).unwrap();
+        let recorder = OwnedFd::from(recorder);
+        Word::HangsUp.say(&recorder);
         drop(inner.ours);
         assert!(!monitor.left_alone() && monitor.expects_hangup);
         drop(recorder);

@@ -19,6 +19,7 @@ use super::pty::{self, Pty};
 use super::pump::{Ending, Stream, carry, leave_input, output_pipe, tell};
 use super::signals::Signals;
 use super::terminal::Raw;
+use super::word::{Modes, Word};
 use super::{Ended, Run, RunError, Terminal, Unwritten};
 use crate::input::Echo;
 use crate::keys::Keys;
@@ -175,7 +176,7 @@ struct Relay<'a> {
     usual: Option<Termios>,
     /// Our side of the pty, until it is hung up.
     ours: Option<Arc<OwnedFd>>,
-    /// Open as long as this is: by it the monitor sees that this process is there. It is told there when the pty is hung up.
+    /// Open as long as this is: by it the monitor sees that this process is there, and is told what it has to know where it is gone.
     report: OwnedFd,
     signals: Signals,
     tape: &'a Tape,
@@ -252,7 +253,7 @@ impl Relay<'_> {
     /// From now on the command's writing fails, as it would without this.
     fn hang_up(&mut self) {
         // Before it is so: else the monitor takes it for this process's end.
-        let _ = rustix::io::write(&self.report, &[0]);
+        Word::HangsUp.say(&self.report);
         self.ours = None;
     }
 
@@ -265,6 +266,9 @@ impl Relay<'_> {
             if let Some((usual, ours)) = self.usual.take().zip(self.ours.as_deref()) {
                 // The terminal may be gone.
                 let _ = pty::catch_up(ours, &usual, self.terminal);
+            }
+            if let Some(modes) = self.terminal.modes() {
+                Word::Takes(Modes::of(&modes)).say(&self.report);
             }
             self.raw = Raw::new(input).ok();
         }
@@ -354,6 +358,7 @@ impl Relay<'_> {
         std::thread::sleep(Duration::from_millis(10));
         if let Some(raw) = &self.raw {
             raw.pause();
+            Word::Leaves.say(&self.report);
         }
         // Returns when the user's shell continues the job; at once where no shell is there that could.
         let _ = kill_process_group(rustix::process::getpgrp(), Signal::TSTP);
@@ -365,12 +370,16 @@ impl Relay<'_> {
     fn come_back(&mut self) {
         if self.terminal.in_foreground() {
             match &self.raw {
-                Some(raw) => drop(raw.again()),
+                Some(raw) => {
+                    Word::Takes(Modes::of(raw.saved())).say(&self.report);
+                    let _ = raw.again();
+                }
                 None => drop(self.take_terminal()),
             }
         } else if let Some(raw) = self.raw.take() {
             // Another job has the terminal: its modes are not ours to change until this one is back.
             raw.forget();
+            Word::Leaves.say(&self.report);
         }
         self.resize();
     }

@@ -116,6 +116,11 @@ impl<'a> Raw<'a> {
         Ok(tcsetattr(self.fd, OptionalActions::Now, &self.raw)?)
     }
 
+    /// What was taken away.
+    pub(super) fn saved(&self) -> &Termios {
+        &self.saved
+    }
+
     /// Leaves the terminal as it is now: it is another job's.
     pub(crate) fn forget(self) {
         std::mem::forget(self);

@@ -44,6 +44,24 @@ fn a_command_that_was_ended_is_not_outlived_for_a_terminal_that_takes_nothing() 
 }
 
 #[test]
+fn whichever_of_several_signals_ended_a_command_it_is_not_outlived() {
+    let world = World::new();
+    let mut terminal = Terminal::run(&recorded(&world, &[], "exec yes"), 80, 24);
+    terminal.wait_for("y\r\n", 1);
+    terminal.freeze(true);
+    let recorder = terminal.process(&[support::ah().as_os_str(), "agent".as_ref()]);
+    terminal.wait_until_full(recorder);
+    // Both come at once, as those of a service's end may.
+    for signal in [Signal::SIGSTOP, Signal::SIGHUP, Signal::SIGTERM, Signal::SIGCONT] {
+        kill(Pid::from_raw(recorder), signal).unwrap();
+    }
+    wait(|| terminal.child.try_wait().unwrap().is_some(), || "the end".into());
+    terminal.freeze(false);
+    let status = terminal.end();
+    assert!([128 + 1, 128 + 15].contains(&status), "{status}");
+}
+
+#[test]
 fn a_command_that_was_ended_is_not_outlived_for_a_pipe_that_nobody_reads() {
     let world = World::new();
     let mut terminal = in_pipeline(&world, &[], "exec yes", "| { read line; echo $line; read stop </dev/tty; }");

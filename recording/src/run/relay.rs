@@ -1,5 +1,6 @@
 //! This process's part while the command runs: keys to the pty, signals to the command, and how it all ends.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -62,7 +63,7 @@ pub(super) fn run(run: &Run, terminal: &Terminal, tape: &Tape, moment: &dyn Fn()
         input: run.input,
         keys: Keys::default(),
         typed: Vec::new(),
-        passed_on: None,
+        passed_on: BTreeSet::new(),
         reading: terminal.input.is_some(),
         size: terminal.size(),
         unread: &unread,
@@ -89,7 +90,7 @@ pub(super) fn run(run: &Run, terminal: &Terminal, tape: &Tape, moment: &dyn Fn()
             scope.spawn(move || carry(said, tape, &|error| !unwritten.note(Source::Errors, stderr, error)));
         }
         let status = relay.until_the_end();
-        ending.finish(&relay.signals, relay.passed_on.is_some_and(|signal| 128 + signal == i32::from(status)));
+        ending.finish(&relay.signals, relay.passed_on.contains(&(i32::from(status) - 128)));
         status
     });
     Ok(unwritten.ended(status))
@@ -185,8 +186,8 @@ struct Relay<'a> {
     keys: Keys,
     /// What goes to the command as soon as it reads.
     typed: Vec<u8>,
-    /// The last signal that was passed on to the command.
-    passed_on: Option<i32>,
+    /// The signals that were passed on to the command.
+    passed_on: BTreeSet<i32>,
     /// Whether keys still come.
     reading: bool,
     size: (u16, u16),
@@ -328,7 +329,7 @@ impl Relay<'_> {
                 SIGWINCH => self.resize(),
                 SIGCONT => self.come_back(),
                 signal => {
-                    self.passed_on = Some(signal);
+                    self.passed_on.insert(signal);
                     if let Some(signal) = Signal::from_named_raw(signal) {
                         let _ = kill_process(self.monitor, signal);
                     }

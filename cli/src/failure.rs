@@ -30,6 +30,24 @@ pub(crate) enum Exit {
     Code(u8),
 }
 
+impl Exit {
+    /// After a result that was told, or could not be: how the command ends is the same.
+    pub(crate) fn after(self, told: Result<(), Failure>) -> Outcome {
+        match told {
+            Err(Failure::Output(error, _)) => Err(Failure::Output(error, self)),
+            Err(Failure::Answer(error, answer, _)) => Err(Failure::Answer(error, answer, self)),
+            told => told.map(|()| self),
+        }
+    }
+
+    fn code(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Code(code) => code,
+        }
+    }
+}
+
 /// Why a command stops.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -37,17 +55,22 @@ pub(crate) enum Failure {
     Failed(Error),
     /// The command that was to be run cannot be; the exit code is what shells have for that.
     Command(Error, u8),
-    /// stdout could not be written to. A pipe that was closed is not an error: who reads has seen enough.
-    Output(io::Error),
+    /// stdout could not be written to; with how the command ends else. A pipe that was closed is not an error: who reads has seen enough.
+    Output(io::Error, Exit),
     /// So it was with the answer of a command that has done its work; with the answer.
-    Answer(io::Error, String),
+    Answer(io::Error, String, Exit),
 }
 
 impl Failure {
+    /// stdout could not be written to.
+    pub(crate) fn output(error: io::Error) -> Self {
+        Self::Output(error, Exit::Done)
+    }
+
     /// What was to be written is the answer: the work is done, and whoever does not see that would do it again.
     pub(crate) fn of_answer(self, answer: &str) -> Self {
         match self {
-            Self::Output(error) => Self::Answer(error, answer.to_owned()),
+            Self::Output(error, exit) => Self::Answer(error, answer.to_owned(), exit),
             other => other,
         }
     }
@@ -109,16 +132,18 @@ impl<'a> Report<'a> {
     /// Tells, and gives the process's exit code.
     pub(crate) fn finish(&self, outcome: Outcome) -> ExitCode {
         match outcome {
-            Ok(Exit::Done) => ExitCode::SUCCESS,
-            Ok(Exit::Code(code)) => ExitCode::from(code),
-            Err(Failure::Output(error) | Failure::Answer(error, _)) if error.kind() == io::ErrorKind::BrokenPipe => {
-                ExitCode::SUCCESS
+            Ok(exit) => ExitCode::from(exit.code()),
+            Err(Failure::Output(error, exit) | Failure::Answer(error, _, exit))
+                if error.kind() == io::ErrorKind::BrokenPipe =>
+            {
+                ExitCode::from(exit.code())
             }
-            Err(Failure::Output(error)) => self.no_output("cannot write to standard output", &error),
-            Err(Failure::Answer(error, answer)) => self.no_output(
-                &format!("it is done, but the answer cannot be written to standard output: {answer}"),
-                &error,
-            ),
+            Err(Failure::Output(error, exit)) => self.no_output("cannot write to standard output", &error, exit),
+            Err(Failure::Answer(error, answer, exit)) => {
+                let done = if exit == Exit::Done { "it is done" } else { "not all of it is done" };
+                let message = format!("{done}, but the answer cannot be written to standard output: {answer}");
+                self.no_output(&message, &error, exit)
+            }
             Err(Failure::Failed(error)) => {
                 let code = exit_code(error.kind);
                 self.failed(error, code)
@@ -128,9 +153,9 @@ impl<'a> Report<'a> {
     }
 
     /// Where standard output leads is not ours: removing snapshots would free nothing there.
-    fn no_output(&self, message: &str, error: &io::Error) -> ExitCode {
+    fn no_output(&self, message: &str, error: &io::Error, exit: Exit) -> ExitCode {
         self.to_stderr(&Error::from_io(message, error).with_hint("give it another place to go, or make room there"));
-        ExitCode::FAILURE
+        ExitCode::from(exit.code().max(1))
     }
 
     fn failed(&self, mut error: Error, code: u8) -> ExitCode {

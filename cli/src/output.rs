@@ -76,7 +76,7 @@ impl Ui {
     ) -> Result<(), Failure> {
         self.clear();
         let mut out = BufWriter::new(io::stdout().lock());
-        write(&mut out).and_then(|()| out.flush()).map_err(Failure::Output)
+        write(&mut out).and_then(|()| out.flush()).map_err(Failure::output)
     }
 
     /// The answer of a command that did something, one line, alone on stdout.
@@ -86,7 +86,13 @@ impl Ui {
 
     /// The same of a path, as [`Ui::paths`] writes it.
     pub(crate) fn path(&self, path: &Path) -> Result<(), Failure> {
-        self.paths(&[path]).map_err(|failure| failure.of_answer(&text::path(path)))
+        self.paths_of_act(&[path])
+    }
+
+    /// The same of several, of a command that did something: where they cannot be written, all are told.
+    pub(crate) fn paths_of_act(&self, paths: &[&Path]) -> Result<(), Failure> {
+        let all = || paths.iter().map(|path| text::path(path)).collect::<Vec<_>>().join(", ");
+        self.paths(paths).map_err(|failure| failure.of_answer(&all()))
     }
 
     /// Paths, or ids, a line each, byte for byte; on a terminal as they can be shown there.
@@ -111,7 +117,7 @@ impl Ui {
     /// The same of a command that did something.
     pub(crate) fn json_of_act<T: Serialize>(&self, shape: &T) -> Result<(), Failure> {
         let mut document = Vec::new();
-        json::write(&mut document, shape).map_err(Failure::Output)?;
+        json::write(&mut document, shape).map_err(Failure::output)?;
         self.line(&String::from_utf8_lossy(&document))
     }
 

@@ -214,7 +214,42 @@ fn what_is_done_is_said_where_the_answer_cannot_be_written() {
     let safety = serde_json::from_str::<serde_json::Value>(&safety).unwrap()["snapshots"].clone();
     let is_told = |it: &serde_json::Value| it["kind"] == "safety" && stderr.contains(it["id"].as_str().unwrap());
     assert!(safety.as_array().unwrap().iter().any(is_told), "{stderr}");
-    world.fs(["release", "--all"]);
+    let views: Vec<String> = (0..2).map(|number| world.fs(["seek", if number == 0 { "first" } else { "@" }])).collect();
+    let (stderr, _) = told(&["release", "--all"]);
+    assert!(views.iter().all(|view| stderr.contains(view)), "{stderr}");
+    for words in [
+        &["set", "mode", "auto", "--json"][..],
+        &["set", "mode", "auto", "--project", "--json"],
+        &["trust"],
+        &["trust", "--json"],
+    ] {
+        let mut ah = world.command(["config"].iter().chain(words));
+        let output = ah.stdout(full.try_clone().unwrap()).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && stderr.contains("error: it is done"), "{words:?}: {stderr}");
+    }
+}
+
+#[test]
+fn a_command_ends_as_it_does_whoever_takes_its_answer() {
+    let world = World::new();
+    world.write("f", "old");
+    world.fs(["snapshot"]);
+    fs::create_dir_all(world.path("state/leases")).unwrap();
+    fs::write(world.path("state/leases/odd.json"), "{").unwrap();
+    for words in [&["gc"][..], &["gc", "--json"], &["status", "--provider", "none"]] {
+        let words: Vec<&str> = ["agent", "fs"].iter().chain(words).copied().collect();
+        let ran = world.run(&words);
+        let (nobody, closed) = std::io::pipe().unwrap();
+        drop(nobody);
+        let output = world.command(&words).stdout(closed).output().unwrap();
+        assert!(ran.code > 0 && output.status.code() == Some(ran.code), "{words:?}: {ran:?}, {output:?}");
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = world.command(&words).stdout(full).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(ran.code) && !stderr.contains("error: it is done"), "{words:?}: {stderr}");
+        assert!(words[2] != "gc" || stderr.contains("odd.json"), "{stderr}");
+    }
 }
 
 #[test]

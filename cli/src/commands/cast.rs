@@ -297,7 +297,7 @@ fn flush(out: &mut impl Write) -> Result<()> {
 /// A pipe that nobody reads any more is no error of ours.
 fn output_failed(error: Error) -> Failure {
     if error.errno == Some(rustix::io::Errno::PIPE.raw_os_error()) {
-        return Failure::Output(io::ErrorKind::BrokenPipe.into());
+        return Failure::output(io::ErrorKind::BrokenPipe.into());
     }
     error.into()
 }

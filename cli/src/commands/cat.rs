@@ -65,7 +65,7 @@ pub(crate) fn run(app: &App, args: &CatArgs) -> Outcome {
         }
         // The provider writes by itself; a pipe that nobody reads any more comes back as its error.
         Err(error) if error.errno == Some(rustix::io::Errno::PIPE.raw_os_error()) => {
-            Err(Failure::Output(io::ErrorKind::BrokenPipe.into()))
+            Err(Failure::output(io::ErrorKind::BrokenPipe.into()))
         }
         Err(error) if error.kind == ErrorKind::ResourceExhausted => {
             Err(error.with_hint("free some space where standard output goes").into())

@@ -89,15 +89,15 @@ pub(crate) fn run(app: &App, args: &CheckArgs) -> Outcome {
     if app.interrupted().load(Ordering::Relaxed) {
         return Err(Error::new(ErrorKind::Cancelled, "the check was interrupted").into());
     }
-    if app.ui.json {
-        app.ui.json(&report)?;
-    } else {
-        let told = report.to_text(args.all);
-        app.ui.stdout(|out| std::io::Write::write_all(out, text::lines(&told).as_bytes()))?;
-    }
-    Ok(match report.exit_status() {
+    let exit = match report.exit_status() {
         0 => Exit::Done,
         code => Exit::Code(code),
+    };
+    exit.after(if app.ui.json {
+        app.ui.json(&report)
+    } else {
+        let told = report.to_text(args.all);
+        app.ui.stdout(|out| std::io::Write::write_all(out, text::lines(&told).as_bytes()))
     })
 }
 

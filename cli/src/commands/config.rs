@@ -155,15 +155,16 @@ fn get(app: &App, key: &str) -> Outcome {
 
 fn set(app: &App, layer: ConfigLayer, key: &str, value: Option<&str>) -> Outcome {
     let trusted = app.engine()?.config_set(Some(&app.cwd), layer, key, value)?;
+    let entry = app.engine()?.config_get(Some(&app.cwd), key)?;
     if app.ui.json {
-        return get(app, key);
+        app.ui.json_of_act(&EntryShape { config: &entry })?;
+        return Ok(Exit::Done);
     }
     if !trusted {
         let message = "this project's configuration is not trusted: a person's `ah config set` makes it so only where it held nothing of anybody else's";
         app.ui.note(&format!("{message}; if all of it is as it should be, a person says so with `ah config trust`"));
     }
     // A stronger layer may hide what was just written. Why it does not count where none does is told by itself.
-    let entry = app.engine()?.config_get(Some(&app.cwd), key)?;
     if value.is_some() && entry.layer > layer {
         let message = format!("{key} is set in the {} layer too, which wins", entry.layer);
         app.ui.warning(&message, Some("`ah config list` shows every value and its layer"));
@@ -205,12 +206,13 @@ fn shown(value: &serde_json::Value) -> Option<String> {
 fn trust(app: &App, revoke: bool) -> Outcome {
     let report = app.engine()?.config_trust(&app.cwd, revoke)?;
     if app.ui.json {
-        app.ui.json(&TrustShape { trust: &report })?;
+        app.ui.json_of_act(&TrustShape { trust: &report })?;
         return Ok(Exit::Done);
     }
-    app.ui.stdout(|out| {
-        let state = if report.trusted { "trusted" } else { "not trusted" };
-        writeln!(out, "{} is {state}", text::path(&report.file))?;
+    let state = if report.trusted { "trusted" } else { "not trusted" };
+    let answer = format!("{} is {state}", text::path(&report.file));
+    let told = app.ui.stdout(|out| {
+        writeln!(out, "{answer}")?;
         report.values.iter().try_for_each(|(key, value)| {
             let value = shown(value).unwrap_or_else(|| "-".to_owned());
             let value = text::line(&value);
@@ -219,6 +221,7 @@ fn trust(app: &App, revoke: bool) -> Outcome {
                 cut.map_or_else(String::new, |at| format!("… and {} more", text::size((value.len() - at) as u64)));
             writeln!(out, "  {key} {}{more}", &value[..cut.unwrap_or(value.len())])
         })
-    })?;
+    });
+    told.map_err(|failure| failure.of_answer(&answer))?;
     Ok(Exit::Done)
 }

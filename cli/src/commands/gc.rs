@@ -57,21 +57,21 @@ pub(crate) fn run(app: &App, args: &GcArgs) -> Outcome {
     }
     let options = GcOptions { auto: args.auto };
     let report = workspace.map_or_else(|| Ok(GcReport::default()), |workspace| workspace.gc(&options))?;
+    let exit = if report.failures.is_empty() { Exit::Done } else { Exit::Code(1) };
     if app.ui.json {
-        app.answer_of(true, &root, &Shape { gc: &report })?;
-    } else {
-        let lines: Vec<_> = report.actions.iter().map(|action| text::line(action)).collect();
-        let told = app.ui.stdout(|out| lines.iter().try_for_each(|line| writeln!(out, "{line}")));
-        told.map_err(|failure| failure.of_answer(&lines.join("; ")))?;
-        for failure in &report.failures {
-            app.ui.warning(failure, None);
-        }
-        tell_missing(app, &report.missing);
-        if report.bytes > 0 {
-            app.ui.note(&format!("{} given back", text::size(report.bytes)));
-        }
+        return exit.after(app.answer_of(true, &root, &Shape { gc: &report }));
     }
-    Ok(if report.failures.is_empty() { Exit::Done } else { Exit::Code(1) })
+    let lines: Vec<_> = report.actions.iter().map(|action| text::line(action)).collect();
+    let told = app.ui.stdout(|out| lines.iter().try_for_each(|line| writeln!(out, "{line}")));
+    // Also where that could not be written: it is done.
+    for failure in &report.failures {
+        app.ui.warning(failure, None);
+    }
+    tell_missing(app, &report.missing);
+    if report.bytes > 0 {
+        app.ui.note(&format!("{} given back", text::size(report.bytes)));
+    }
+    exit.after(told.map_err(|failure| failure.of_answer(&lines.join("; "))))
 }
 
 /// Starts this very command once more, and ends.

@@ -64,7 +64,7 @@ pub(crate) fn run(app: &App, args: &PruneArgs) -> Outcome {
             return Ok(());
         }
         match explain(app, report) {
-            Err(Failure::Output(error)) if !report.dry_run => {
+            Err(Failure::Output(error, _)) if !report.dry_run => {
                 let message = "nothing was removed, as the list of what goes was not read to its end";
                 Err(Error::from_io(message, &error).with_hint("`--dry-run` shows it without removing anything"))
             }

@@ -1,6 +1,6 @@
 //! `ah agent fs release`: give views back.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ah_core::{ErrorKind, LeaseRecord, Release, text};
 use clap::Args;
@@ -57,8 +57,7 @@ pub(crate) fn run(app: &App, args: &ReleaseArgs) -> Outcome {
         app.ui.json_of_act(&Shape { released: &released })?;
         return Ok(Exit::Done);
     }
-    for lease in views(&released) {
-        app.ui.path(&lease.path)?;
-    }
+    let paths: Vec<&Path> = views(&released).map(|lease| lease.path.as_path()).collect();
+    app.ui.paths_of_act(&paths)?;
     Ok(Exit::Done)
 }

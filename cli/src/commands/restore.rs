@@ -91,11 +91,11 @@ pub(crate) fn run(app: &App, args: &RestoreArgs) -> Outcome {
         .restore(&args.reference, &options)
         .map_err(|error| hint::reference_first(app, &workspace, "restore", &args.reference, error))
         .map_err(|error| hint::no_pattern(&workspace, &args.reference, &args.paths, error))?;
-    let exit = tell(app, &workspace, &report, args.how.force)?;
+    let outcome = tell(app, &workspace, &report, args.how.force);
     if !app.ui.json && !report.dry_run {
         deleted(app, &report);
     }
-    Ok(exit)
+    outcome
 }
 
 /// Tells what a restore or an undo did, or would do; `forced`: asked for so.
@@ -105,8 +105,7 @@ pub(crate) fn tell(app: &App, workspace: &Workspace, report: &RestoreReport, for
     let incomplete = (report.dry_run && refused) || !report.failed.is_empty();
     let exit = if incomplete { Exit::Code(4) } else { Exit::Done };
     if app.ui.json {
-        app.answer_of(!report.dry_run, workspace.root(), &Shape { restore: report })?;
-        return Ok(exit);
+        return exit.after(app.answer_of(!report.dry_run, workspace.root(), &Shape { restore: report }));
     }
     let told = match &report.safety {
         _ if report.dry_run => app.ui.stdout(|out| changes::write(out, app.ui.out, &report.changes)),
@@ -115,7 +114,7 @@ pub(crate) fn tell(app: &App, workspace: &Workspace, report: &RestoreReport, for
     };
     // Also where that could not be written: it is done.
     aside(app, report, refused, forced);
-    told.map(|()| exit)
+    exit.after(told)
 }
 
 /// What there is to say beside the result; `refused`: of what would be, `forced` or not.

@@ -98,20 +98,18 @@ pub(crate) fn run(app: &App, args: &RewindArgs) -> Outcome {
     let incomplete = report.restore.as_ref().is_some_and(|restore| !restore.failed.is_empty());
     let ended = if incomplete { Exit::Code(4) } else { Exit::Done };
     if app.ui.json && !args.run {
-        app.answer_of(true, workspace.root(), &Shape { rewind: Answer { report: &report, launch: launch.as_ref() } })?;
-        return Ok(ended);
+        let shape = Shape { rewind: Answer { report: &report, launch: launch.as_ref() } };
+        return ended.after(app.answer_of(true, workspace.root(), &shape));
     }
     tell(app, &report);
-    match (agent, launch) {
-        (Some((agent, made)), _) if args.run && !incomplete => return Err(launch::become_it(app, &agent, &made.cwd)),
-        (_, Some(launch)) => launch.print(app)?,
+    ended.after(match (agent, launch) {
+        (Some((agent, made)), _) if args.run && !incomplete => Err(launch::become_it(app, &agent, &made.cwd)),
+        (_, Some(launch)) => launch.print(app),
         (_, None) => {
-            if let Some(safety) = report.restore.as_ref().and_then(|restore| restore.safety.as_ref()) {
-                app.ui.line(safety.id.as_str())?;
-            }
+            let safety = report.restore.as_ref().and_then(|restore| restore.safety.as_ref());
+            safety.map_or(Ok(()), |safety| app.ui.line(safety.id.as_str()))
         }
-    }
-    Ok(ended)
+    })
 }
 
 fn tell(app: &App, report: &RewindReport) {

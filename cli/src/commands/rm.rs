@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::app::App;
 use crate::args::reference;
 use crate::failure::{Exit, Failure, Outcome};
-use crate::output::{text as shown, time};
+use crate::output::time;
 
 /// Options of `ah agent fs rm`.
 #[derive(Debug, Args)]
@@ -124,10 +124,7 @@ fn run_all(app: &App, args: &RmArgs) -> Outcome {
 
 /// Prints what is gone, or would go; where that cannot be written, all that is gone is told all the same.
 fn tell(app: &App, acted: bool, lines: &[&Path]) -> Result<(), Failure> {
-    app.ui.paths(lines).map_err(|failure| match acted {
-        true => failure.of_answer(&lines.iter().map(|line| shown::path(line)).collect::<Vec<_>>().join(", ")),
-        false => failure,
-    })
+    if acted { app.ui.paths_of_act(lines) } else { app.ui.paths(lines) }
 }
 
 /// What is kept of a workspace, a line for each kind.

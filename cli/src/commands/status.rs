@@ -40,14 +40,13 @@ pub(crate) fn run(app: &App, args: &StatusArgs) -> Outcome {
     let path = args.path.as_ref().map_or_else(|| app.cwd.clone(), |path| app.cwd.join(path));
     let status = app.engine()?.status(&path)?;
     hooks::tell_gone(app, &status.root);
-    if app.ui.json {
-        app.answer(&status.root, &Shape { status: &status })?;
+    exit(&status).after(if app.ui.json {
+        app.answer(&status.root, &Shape { status: &status })
     } else {
         app.answer_tells(NoticeKind::Plugin);
         app.answer_tells(NoticeKind::CaptureStopped);
-        write(app, &status)?;
-    }
-    Ok(exit(&status))
+        write(app, &status)
+    })
 }
 
 /// 5 if no provider can serve.

@@ -30,9 +30,9 @@ pub(crate) fn run(app: &App, args: &UndoArgs) -> Outcome {
     let workspace = app.workspace(Access::Existing)?;
     let options = UndoOptions { dry_run: args.dry_run, exact_times: args.how.exact_times(), force: args.how.force };
     let report = workspace.undo(&options)?;
-    let exit = tell(app, &workspace, &report, args.how.force)?;
+    let outcome = tell(app, &workspace, &report, args.how.force);
     if !app.ui.json && !report.dry_run {
         restore::undone(app, &report);
     }
-    Ok(exit)
+    outcome
 }

@@ -558,6 +558,11 @@ fn what_changed_nothing_is_not_said_to_be_taken_back() {
     assert_eq!((ran.code, world.read("f0").as_deref()), (4, Some("newest")), "{ran:?}");
     // That would take back the one before.
     assert!(ran.stderr.contains("not complete") && !ran.stderr.contains("undo"), "{ran:?}");
+    // It ends so, too, where nobody reads the answer.
+    let (nobody, closed) = std::io::pipe().unwrap();
+    drop(nobody);
+    let mut ah = tampered(&world, "renameat2:error=EIO", &["restore", "first", "--json"]).unwrap();
+    assert_eq!(Ran::of(ah.stdout(closed)).code, 4);
 }
 
 #[test]

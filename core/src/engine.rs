@@ -35,7 +35,8 @@ pub(crate) struct Inner {
     pub(crate) home: Home,
     pub(crate) plugins: OnceLock<ProviderSet>,
     pub(crate) helped: OnceLock<Vec<ServedProvider>>,
-    notices: Mutex<Vec<Notice>>,
+    /// With the workspace whose matter each is, where it may be another by and by.
+    notices: Mutex<Vec<(Option<WorkspaceId>, Notice)>>,
     /// The workspaces that it registered, to be taken back if nothing comes of them (`fresh`).
     pub(crate) made: Mutex<Vec<WorkspaceId>>,
 }
@@ -74,21 +75,49 @@ impl Engine {
 
     /// Tells a person something, once.
     pub fn notify(&self, notice: Notice) {
+        self.notify_of(None, notice);
+    }
+
+    /// The same of a matter of one workspace, if it is one that [`Self::drop_notices`] is for.
+    pub(crate) fn notify_of(&self, workspace: Option<&WorkspaceId>, notice: Notice) {
         let mut notices = self.inner.notices.lock().unwrap_or_else(PoisonError::into_inner);
-        if !notices.contains(&notice) {
-            notices.push(notice);
+        if !notices.iter().any(|(_, told)| *told == notice) {
+            notices.push((workspace.cloned(), notice));
         }
     }
 
-    /// Takes back what was to be told of a matter that is another by now.
-    pub(crate) fn drop_notices(&self, kind: NoticeKind) {
+    /// Takes back what was to be told of a matter of a workspace that is another by now.
+    pub(crate) fn drop_notices(&self, workspace: &WorkspaceId, kind: NoticeKind) {
         let mut notices = self.inner.notices.lock().unwrap_or_else(PoisonError::into_inner);
-        notices.retain(|notice| notice.kind != kind);
+        notices.retain(|(of, notice)| of.as_ref() != Some(workspace) || notice.kind != kind);
     }
 
     /// What a person should hear by now; each notice is given once.
     #[must_use]
     pub fn take_notices(&self) -> Vec<Notice> {
-        std::mem::take(&mut *self.inner.notices.lock().unwrap_or_else(PoisonError::into_inner))
+        let notices = std::mem::take(&mut *self.inner.notices.lock().unwrap_or_else(PoisonError::into_inner));
+        notices.into_iter().map(|(_, notice)| notice).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::providers::ProviderSource;
+
+    #[test]
+    fn a_matter_of_one_workspace_is_taken_back_and_no_others() {
+        let temp = tempfile::tempdir().unwrap();
+        let engine =
+            Engine::open(Settings::new(temp.path().join("home"), ProviderSource::Plugins(Vec::new()))).unwrap();
+        let [one, other] = ["one", "other"].map(|id| WorkspaceId::new(id).unwrap());
+        let kind = NoticeKind::InterruptedRestore;
+        engine.notify_of(Some(&one), Notice::new(kind, "of the one"));
+        engine.notify_of(Some(&one), Notice::new(NoticeKind::Other, "of another kind"));
+        engine.notify_of(Some(&other), Notice::new(kind, "of the other"));
+        engine.notify(Notice::new(kind, "of none"));
+        engine.drop_notices(&one, kind);
+        let told: Vec<String> = engine.take_notices().into_iter().map(|notice| notice.message).collect();
+        assert_eq!(told, ["of another kind", "of the other", "of none"]);
     }
 }

@@ -188,7 +188,7 @@ impl Workspace {
         for (_, error) in unreadable {
             let mut notice = Notice::new(NoticeKind::InterruptedRestore, error.message);
             notice.hint = error.hint;
-            self.engine.notify(notice);
+            self.engine.notify_of(Some(&self.id), notice);
         }
         let open = self.with_standing(open)?;
         if let Some(interrupted) = latest(&open)? {
@@ -202,7 +202,8 @@ impl Workspace {
             let message = format!("{what} was interrupted{before}");
             let hint =
                 format!("finish it with `{finish}`, or go back with `{back}`; `--dry-run` shows what either changes");
-            self.engine.notify(Notice::new(NoticeKind::InterruptedRestore, message).with_hint(hint));
+            let notice = Notice::new(NoticeKind::InterruptedRestore, message).with_hint(hint);
+            self.engine.notify_of(Some(&self.id), notice);
         }
         Ok(open)
     }
@@ -210,7 +211,7 @@ impl Workspace {
     /// At the end of a restore or an undo, by who has the lock `restore`: what was noticed of interrupted ones when the workspace was opened is noticed anew,
     /// as things stand now. What was the way back then may do the opposite by now. What cannot be looked at, the next command tells.
     pub(super) fn notice_restores_anew(&self) {
-        self.engine.drop_notices(NoticeKind::InterruptedRestore);
+        self.engine.drop_notices(&self.id, NoticeKind::InterruptedRestore);
         let _ = self.notice_restores(|open| self.latest_interrupted(open));
     }
 

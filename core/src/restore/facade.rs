@@ -346,7 +346,7 @@ impl Workspace {
         let readers = planned.as_ref().map_or_else(|_| Ok(Vec::new()), |plan| self.readers_of(plan))?;
         if !readers.is_empty() {
             notes.push(format!(
-                "these branches read here what was not kept for them (files of more than 64 MiB, say), and show of that what is put back: {}",
+                "these branches may read some of it here (files of more than 64 MiB, say, are not kept for them), and then show what is put back: {}",
                 readers.join(", ")
             ));
         }

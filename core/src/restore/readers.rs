@@ -1,4 +1,5 @@
-//! Which branches read in this workspace what a restore changes here: they show of that what is put back, unless it was kept for them.
+//! Which branches may read in this workspace what a restore changes here: they show of that what is put back, unless it was kept for them, which only their
+//! provider knows.
 
 use std::os::fd::AsFd;
 
@@ -55,8 +56,8 @@ fn may_be_it(there: &Found, here: &Found) -> bool {
         return false;
     }
     match here.kind {
-        // Its time is that of what is in it.
-        EntryKind::Dir => there.mode == here.mode,
+        // Of these every branch shows what was there; what is in them is looked at by itself.
+        EntryKind::Dir => false,
         EntryKind::File if there.size.max(here.size) > IN_PARTS => true,
         _ => (there.size, there.mtime, there.mode) == (here.size, here.mtime, here.mode),
     }

@@ -1,6 +1,6 @@
 //! Bare `ah`: the state of this workspace, and the three commands that make sense next.
 
-use ah_core::{NoticeKind, Status};
+use ah_core::{Access, NoticeKind, SnapshotKind, Status};
 use serde::Serialize;
 
 use crate::app::App;
@@ -29,7 +29,7 @@ pub(crate) fn run(app: &App) -> Outcome {
     let mut next = if status.workspace.is_none() && app.engine()?.is_too_much(&status.root) {
         ELSEWHERE.map(|(command, purpose)| Next { command: command.to_owned(), purpose })
     } else {
-        next(&status)
+        next(&status, || has_prompt(app))
     };
     if status.workspace.is_none()
         && let Some(old) = app.engine()?.may_be_moved(&app.cwd)?
@@ -112,8 +112,14 @@ fn write(app: &App, status: &Status, next: &[Next]) -> Result<(), Failure> {
     })
 }
 
+/// Whether there is a prompt to go back to.
+fn has_prompt(app: &App) -> bool {
+    let workspace = app.engine().and_then(|engine| engine.workspace(&app.cwd, Access::Existing));
+    workspace.is_ok_and(|workspace| workspace.point("@prompt").is_ok())
+}
+
 /// The three commands.
-fn next(status: &Status) -> [Next; 3] {
+fn next(status: &Status, has_prompt: impl FnOnce() -> bool) -> [Next; 3] {
     let next = |command: &str, purpose| Next { command: command.to_owned(), purpose };
     if let Some(interrupted) = &status.interrupted {
         return [
@@ -142,6 +148,14 @@ fn next(status: &Status) -> [Next; 3] {
             next("ah agent fs snapshot -m start", "capture this workspace"),
             next("ah agent fs status", "which provider serves, and why"),
             next("ah --help", "everything else"),
+        ];
+    }
+    // What an agent did is in the latest snapshot already, with what it broke.
+    if status.latest.as_ref().is_some_and(|latest| latest.kind == SnapshotKind::Auto) && has_prompt() {
+        return [
+            next("ah agent fs diff @prompt", "what changed since the last prompt"),
+            next("ah timeline", "what happened here"),
+            next("ah agent fs restore @prompt --dry-run", "what going back to before it would do"),
         ];
     }
     [

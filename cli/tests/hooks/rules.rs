@@ -123,6 +123,28 @@ fn what_a_project_that_is_not_trusted_keeps_back_is_told() {
 }
 
 #[test]
+fn after_an_agents_work_bare_ah_goes_back_to_before_its_prompt() {
+    let world = World::new();
+    world.write("f", "one");
+    world.fs(["snapshot", "-m", "mine"]);
+    let proposed = || {
+        let next = world.json("overview", &[])["next"].clone();
+        next.as_array().unwrap().iter().map(|next| text(next, "command").to_owned()).collect::<Vec<_>>()
+    };
+    let of_mine = ["ah agent fs diff @", "ah timeline", "ah agent fs restore @ --dry-run"];
+    assert_eq!(proposed(), of_mine);
+    let agent = Agent::claude(&world, "s1");
+    agent.prompt("break it");
+    agent.writes("f", "broken");
+    settled(&world);
+    assert_eq!(proposed(), ["ah agent fs diff @prompt", "ah timeline", "ah agent fs restore @prompt --dry-run"]);
+    assert_eq!(world.fs(["diff", "@prompt"]), "M\tf");
+    // What a person has taken since is what that person means.
+    world.fs(["snapshot", "-m", "mine"]);
+    assert_eq!(proposed(), of_mine);
+}
+
+#[test]
 fn removing_a_prompt_again_takes_no_other_snapshot() {
     let world = World::new();
     world.write("f", "one");

@@ -29,7 +29,11 @@ fn where_nothing_was_captured_what_is_asked_for_is_named() {
         (&["agent", "replay", "7"], "there is no recording here", record),
         (&["agent", "replay", "--from", "@prompt"], "there is no recording here", record),
         (&["agent", "cast", "export"], "there is no recording here", record),
-        (&["agent", "rewind"], "there is no prompt here", "hint: `ah agent hooks install AGENT`"),
+        (
+            &["agent", "rewind"],
+            "there is no prompt here",
+            "hint: an agent's hooks have its prompts noted: `ah agent hooks status`",
+        ),
         (&["session", "show", "nope"], "there is no session nope here", "hint: `ah agent fs snapshot`"),
         (
             &["agent", "fs", "exec", "nope", "--", "ls"],

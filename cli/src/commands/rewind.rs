@@ -71,7 +71,7 @@ pub(crate) fn run(app: &App, args: &RewindArgs) -> Outcome {
             .with_hint("leave `--run` away: the command that starts the agent is printed")
             .into());
     }
-    let remedy = "`ah agent hooks install AGENT` has an agent's prompts noted";
+    let remedy = "an agent's hooks have its prompts noted: `ah agent hooks status` says whether they are there";
     let workspace = app.workspace_with("there is no prompt here to go back to", Some(remedy))?;
     let to = match &args.reference {
         Some(reference) => reference.clone(),

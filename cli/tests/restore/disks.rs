@@ -491,7 +491,7 @@ fn a_subvolume_deleted_and_made_anew_as_a_plain_directory_comes_back() {
     done(&["restore", &first, "--dry-run"]);
     assert_eq!(read("f").as_deref(), Some("another"));
     let ran = done(&["restore", &first]);
-    assert!(ran.stderr.contains("saved the present state"), "{ran:?}");
+    assert!(ran.stderr.contains("the present state is saved by"), "{ran:?}");
     let there = || ["f", "sub/g", "out/build", "new"].map(read);
     let then = [Some("old"), Some("g"), Some("b"), None].map(|text| text.map(str::to_owned));
     let between = [Some("another"), None, None, Some("n")].map(|text| text.map(str::to_owned));

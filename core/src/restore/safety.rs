@@ -46,9 +46,10 @@ impl Workspace {
             let everything = everything || !served.can(Capability::AppliesPolicy);
             match self.save_with(&other, workspace, policy, everything) {
                 Ok(snapshot) => {
-                    let why = refused.message.as_str();
-                    let note =
-                        format!("{} saved the present state, as {} cannot here ({why})", other.name, served.name);
+                    let note = format!(
+                        "the present state is saved by {}, as {} does not capture this directory as it is now (`ah agent fs status` says why)",
+                        other.name, served.name
+                    );
                     return Ok(Saved { snapshot, other: Some(other), note: Some(note) });
                 }
                 Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),

@@ -1,7 +1,8 @@
 //! Commands in hints: as they have to be typed where the person is, and what was probably meant.
 
-use std::ffi::OsString;
-use std::path::Path;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use ah_core::text::shell;
 use ah_core::{Error, ErrorKind, Workspace};
@@ -85,12 +86,38 @@ pub(crate) fn meant(error: &clap::Error, arguments: &[OsString]) -> Option<Strin
     }
 }
 
-/// An error of a command in a mount namespace of its own, which what others mount need not reach: outside it does.
-pub(crate) fn outside(place: &Path, arguments: &[OsString], error: Error) -> Error {
-    let line = line_of(arguments);
-    let there = format!("ah -C {}{}", shell(place.as_os_str()), line.strip_prefix("ah").unwrap_or(&line));
+/// An error of a command in a mount namespace of its own, which what others mount need not reach: outside it does. The command was typed in `cwd`, in what is
+/// shown at `root` there and is at `place` outside.
+pub(crate) fn outside(place: &Path, root: &Path, cwd: &Path, arguments: &[OsString], error: Error) -> Error {
+    let there =
+        |path: &Path| Some(place.components().chain(path.strip_prefix(root).ok()?.components()).collect::<PathBuf>());
+    let cwd = there(cwd).unwrap_or_else(|| place.to_owned());
+    let words = without_directory(arguments).into_iter();
+    let words: Vec<OsString> =
+        words.map(|word| there(Path::new(&word)).map_or(word, PathBuf::into_os_string)).collect();
+    let line = line_of(&words);
+    let there = format!("ah -C {}{}", shell(cwd.as_os_str()), line.strip_prefix("ah").unwrap_or(&line));
     let or = error.hint.as_deref().map_or_else(String::new, |hint| format!("; or {hint}"));
-    error.with_hint(format!("outside of `ah agent fs exec`: `{there}`{or}"))
+    error.with_hint(format!("outside of `exec`: `{there}`{or}"))
+}
+
+/// A command line without `-C`, which may stand in one word with its value, or behind other options of one letter.
+fn without_directory(arguments: &[OsString]) -> Vec<OsString> {
+    let options = arguments.iter().position(|word| word == "--").unwrap_or(arguments.len());
+    let (mut words, mut is_value) = (Vec::new(), false);
+    for word in &arguments[..options] {
+        let letters = word.as_bytes().strip_prefix(b"-").filter(|word| !word.starts_with(b"-"));
+        match letters.and_then(|letters| letters.iter().position(|letter| *letter == b'C')) {
+            _ if is_value => is_value = false,
+            Some(at) => {
+                is_value = at + 2 == word.len();
+                words.extend((at > 0).then(|| OsStr::from_bytes(&word.as_bytes()[..=at]).to_owned()));
+            }
+            None => words.push(word.clone()),
+        }
+    }
+    words.extend_from_slice(&arguments[options..]);
+    words
 }
 
 /// Whether no snapshot has that name.
@@ -161,12 +188,25 @@ mod tests {
 
     #[test]
     fn what_is_not_seen_in_a_namespace_is_asked_for_outside() {
-        let words = ["/usr/bin/ah", "agent", "fs", "diff", "--patch"].map(OsString::from);
-        let hint = |error| outside(Path::new("/home/u/.ah/branches/b"), &words, error).hint.unwrap();
-        let error = || Error::new(ah_core::ErrorKind::FailedPrecondition, "it does not reach");
-        let there = "outside of `ah agent fs exec`: `ah -C /home/u/.ah/branches/b agent fs diff --patch`";
-        assert_eq!(hint(error()), there);
-        assert_eq!(hint(error().with_hint("ask")), format!("{there}; or ask"));
+        let error = || Error::new(ErrorKind::FailedPrecondition, "it does not reach");
+        let hint = |cwd: &str, line: &str, error| {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            outside(Path::new("/state/b"), Path::new("/home/u/p"), Path::new(cwd), &words, error).hint.unwrap()
+        };
+        let there = "outside of `exec`: `ah -C /state/b agent fs diff --patch`";
+        assert_eq!(hint("/home/u/p", "/usr/bin/ah agent fs diff --patch", error()), there);
+        assert_eq!(hint("/home/u/p", "ah agent fs diff --patch", error().with_hint("ask")), format!("{there}; or ask"));
+        // `-C` led there already.
+        for line in ["ah -C sub agent fs diff", "ah agent fs diff -Csub", "ah agent -C=sub fs diff"] {
+            let there = "outside of `exec`: `ah -C /state/b/sub agent fs diff`";
+            assert_eq!(hint("/home/u/p/sub", line, error()), there, "{line}");
+            // Nor is it put in again where the error is told.
+            assert_eq!(in_place(Some(Path::new("sub")), there), there);
+        }
+        assert_eq!(
+            hint("/home/u/p/sub", "ah -qC sub agent fs diff --json -- a /home/u/p/-C -C", error()),
+            "outside of `exec`: `ah -C /state/b/sub -q agent fs diff --json -- a /state/b/-C -C`"
+        );
     }
 
     #[test]

@@ -69,7 +69,8 @@ pub(crate) fn run(app: &App, args: &DiffArgs) -> Outcome {
     let workspace = app.workspace(Access::Existing)?;
     show(app, args, &workspace).map_err(|failure| match (failure, workspace.own_place()) {
         (Failure::Failed(error), Some(place)) if error.kind == ErrorKind::FailedPrecondition && args.to.is_none() => {
-            hint::outside(place, &std::env::args_os().collect::<Vec<_>>(), error).into()
+            let arguments: Vec<OsString> = std::env::args_os().collect();
+            hint::outside(place, workspace.root(), &app.cwd, &arguments, error).into()
         }
         (failure, _) => failure,
     })

@@ -2,12 +2,15 @@
 //!
 //! Without systemd there is none. The first command of ours in the workspace mounts it, too.
 
+use std::ffi::OsString;
 use std::io::ErrorKind;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use ah_core::{Notice, NoticeKind, Status};
 use ah_plugin_api::{Error, Result};
 
+use crate::app::App;
 use crate::env::Env;
 
 /// What runs at login.
@@ -55,6 +58,13 @@ impl Unit {
         }
     }
 
+    /// The program that it runs, if it is there and that is not.
+    fn gone(&self) -> Option<PathBuf> {
+        let text = std::fs::read_to_string(self.path()).ok()?;
+        let program = PathBuf::from(text.lines().find_map(|line| unquoted(line.strip_prefix("ExecStart=\"")?))?);
+        matches!(program.try_exists(), Ok(false)).then_some(program)
+    }
+
     /// Takes it away, if it is there.
     pub(crate) fn remove(&self) -> Result<()> {
         for path in [self.folder.join(WANTS).join(&self.name), self.path()] {
@@ -67,6 +77,15 @@ impl Unit {
         }
         Ok(())
     }
+}
+
+/// Says of what mounts a workspace at login that its program is gone: systemd says so in its journal alone.
+pub(crate) fn tell_gone(app: &App, status: &Status) {
+    let unit = status.workspace.as_ref().and_then(|id| Unit::of(app.env(), id.as_str()));
+    let (Some(gone), Ok(engine)) = (unit.and_then(|unit| unit.gone()), app.engine()) else { return };
+    let message = format!("it is not mounted at login any more: {}, which was to do that, is gone", gone.display());
+    let hint = "`ah agent fs convert` has this ah do it";
+    engine.notify(Notice::new(NoticeKind::Other, message).with_hint(hint));
 }
 
 /// Whether systemd runs this machine, as sd_booted(3) finds out.
@@ -88,9 +107,28 @@ fn quoted(word: &[u8]) -> String {
     text + "\""
 }
 
+/// The word that [`quoted`] wrote, from behind its first quotation mark.
+fn unquoted(text: &str) -> Option<OsString> {
+    let (mut word, mut rest) = (Vec::new(), text.bytes());
+    loop {
+        match rest.next()? {
+            b'"' => return Some(OsString::from_vec(word)),
+            b'%' => word.push(rest.next()?),
+            b'\\' => match rest.next()? {
+                b'x' => {
+                    let digits = [rest.next()?, rest.next()?];
+                    word.push(u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?);
+                }
+                other => word.push(other),
+            },
+            other => word.push(other),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Unit, WANTS, quoted};
+    use super::{Unit, WANTS, quoted, unquoted};
     use crate::env::Env;
 
     #[test]
@@ -112,7 +150,12 @@ mod tests {
         let runs = "ExecStart=\"/opt/ah/bin/ah\" -C \"/home/me/my $$proj\" agent fs branches --quiet\n";
         assert!(text.contains(runs), "{text}");
         assert!(text.contains("\nEnvironment=\"AH_HOME=/a$b\"\n"), "{text}");
+        assert_eq!(unit.gone(), env.called);
+        let there = Env { called: Some("/bin/sh".into()), ..env };
+        unit.write(&there, std::path::Path::new("/home/me/proj")).unwrap();
+        assert_eq!(unit.gone(), None);
         unit.remove().unwrap();
+        assert_eq!(unit.gone(), None);
         assert!(
             !unit.path().exists() && unit.path().parent().unwrap().join(WANTS).read_dir().unwrap().next().is_none()
         );
@@ -121,6 +164,9 @@ mod tests {
     #[test]
     fn words_are_quoted_for_systemd() {
         assert_eq!(quoted(b"/home/me/my proj"), "\"/home/me/my proj\"");
+        for word in [&b"/home/me/my proj"[..], b"100%\"$x\\\n\xff"] {
+            assert_eq!(unquoted(&quoted(word)[1..]).unwrap().as_encoded_bytes(), word);
+        }
         assert_eq!(quoted(b"100%\"$x\\\n\xff"), "\"100%%\\\"$x\\\\\\x0a\\xff\"");
     }
 }

@@ -6,6 +6,7 @@ use serde::Serialize;
 use crate::app::App;
 use crate::commands::hooks;
 use crate::failure::{Exit, Failure, Outcome};
+use crate::login;
 use crate::output::style::Style;
 use crate::output::{text, time};
 
@@ -26,6 +27,7 @@ struct Next {
 pub(crate) fn run(app: &App) -> Outcome {
     let status = app.engine()?.status(&app.cwd)?;
     hooks::tell_gone(app, &status.root);
+    login::tell_gone(app, &status);
     let mut next = if status.workspace.is_none() && app.engine()?.is_too_much(&status.root) {
         ELSEWHERE.map(|(command, purpose)| Next { command: command.to_owned(), purpose })
     } else {

@@ -11,6 +11,7 @@ use crate::app::App;
 use crate::commands::hooks;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::itself;
+use crate::login;
 use crate::output::style::Style;
 use crate::output::table::{Cell, Table};
 use crate::output::{text, time};
@@ -40,6 +41,7 @@ pub(crate) fn run(app: &App, args: &StatusArgs) -> Outcome {
     let path = args.path.as_ref().map_or_else(|| app.cwd.clone(), |path| app.cwd.join(path));
     let status = app.engine()?.status(&path)?;
     hooks::tell_gone(app, &status.root);
+    login::tell_gone(app, &status);
     exit(&status).after(if app.ui.json {
         app.answer(&status.root, &Shape { status: &status })
     } else {

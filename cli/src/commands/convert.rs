@@ -21,8 +21,8 @@ Mount the filesystem with user_subvol_rm_allowed first: without it only root can
 \
 Where neither Btrfs nor ZFS can serve, it puts the workspace behind AgentFS: what you write is kept apart from then on, snapshots take the \
 same time however much there is, and hold ignored files too. The directory itself is renamed to .ah-behind-NAME beside it, and AgentFS is \
-mounted in its place; at login again, where systemd runs, else by the first command of ah in it. `--back` copies what is there then into a plain directory, in the same place; snapshots stay, and it cannot be put behind AgentFS again as long as there are any of that time. To delete such a \
-project: `--back`, then as any directory.
+mounted in its place; at login again, where systemd runs, else by the first command of ah in it. `--back` copies what is there then into a plain directory, in the same place; snapshots stay, and it cannot be put behind AgentFS again as long as there are any of that time. The kernel renames and moves no such directory: \
+`--back` first, then `mv`, then convert it again, once the snapshots of that time are removed. To delete such a project: `--back`, then as any directory.
 
 \
 `ah agent fs status` says where it is worthwhile. Refused while a program has something in it open, a shell that stands in it \

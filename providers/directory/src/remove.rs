@@ -52,10 +52,14 @@ impl Special for Plain {
 pub fn remove_contents(dir: BorrowedFd<'_>, special: &impl Special, cx: &Context<'_>) -> Result<()> {
     let first = list(dir)?;
     let mut way = Way::new(dir).map_err(cannot_remove)?;
-    let mut levels = vec![(Vec::new(), first)];
+    let (mut levels, mut done) = (vec![(Vec::new(), first)], 0_u64);
     while let Some((_, names)) = levels.last_mut() {
         cx.check_cancelled()?;
         if let Some(name) = names.next() {
+            done += 1;
+            if done.is_multiple_of(512) {
+                cx.progress("removing", done, None);
+            }
             if let Some(below) = unlink(way.at(), &name, special).map_err(cannot_remove)? {
                 levels.push((name, list(below.as_fd())?));
                 way.down(below).map_err(cannot_remove)?;
@@ -175,8 +179,21 @@ fn unlink(dir: BorrowedFd<'_>, name: &[u8], special: &impl Special) -> Result<Op
 mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use ah_plugin_api::{Observer, Progress};
 
     use super::*;
+
+    /// How far it was said to be.
+    #[derive(Default)]
+    struct Counts(AtomicU64);
+
+    impl Observer for Counts {
+        fn progress(&self, progress: &Progress) {
+            self.0.store(progress.done, Ordering::Relaxed);
+        }
+    }
 
     #[test]
     fn what_is_deep_or_closed_is_removed_and_what_links_lead_to_is_not() {
@@ -196,7 +213,9 @@ mod tests {
             rustix::fs::mkdirat(way.at(), "d", Mode::RWXU).unwrap();
             way.down(rustix::fs::openat(way.at(), "d", DIRECTORY, Mode::empty()).unwrap()).unwrap();
         }
-        remove_contents(dir.as_fd(), &Plain, &Context::quiet()).unwrap();
+        let counted = Counts::default();
+        remove_contents(dir.as_fd(), &Plain, &Context::new(&counted)).unwrap();
+        assert_eq!(counted.0.load(Ordering::Relaxed), 2560, "what takes long shows how far it is");
         assert_eq!(names(dir.as_fd()).unwrap(), Vec::<Vec<u8>>::new());
         assert!(kept.join("file").exists());
     }

@@ -52,6 +52,9 @@ impl State {
                 stat => stat.map_err(fail)?,
             };
             state.add(&stat);
+            if state.entries.len().is_multiple_of(512) {
+                cx.progress("looking", state.entries.len() as u64, None);
+            }
             each(way.at(), &name, &stat)?;
             if is(&stat, FileType::Directory) {
                 let below = match rustix::fs::openat(way.at(), name.as_slice(), DIRECTORY, Mode::empty()) {

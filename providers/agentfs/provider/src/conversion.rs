@@ -239,9 +239,9 @@ impl Around {
         Ok(made)
     }
 
-    /// Removes what is under a name of ours, with all that is in it. What is gone is success.
-    pub(crate) fn remove(&self, name: &OsStr) -> Result<()> {
-        remove_entry(self.above.as_fd(), name.as_bytes(), &Plain, &Context::quiet())
+    /// Removes what is under a name of ours, with all that is in it. What is gone is success; after `Cancelled`, calling it again goes on.
+    pub(crate) fn remove(&self, name: &OsStr, cx: &Context<'_>) -> Result<()> {
+        remove_entry(self.above.as_fd(), name.as_bytes(), &Plain, cx)
     }
 
     /// Takes away the place beside a workspace at which that was mounted, or was to be, with what stands in it. What somebody has put there goes into the workspace,

@@ -360,23 +360,27 @@ impl Service {
     }
 
     /// As [`Service::drop_behind`], of a workspace that is a plain directory again since some time. Gives what was done.
-    pub(super) fn drop_what_lay_behind(&self, open: &Open, cx: &Context<'_>) -> Option<String> {
-        let _making = open.making.try_write().ok()?;
+    ///
+    /// # Errors
+    /// `Cancelled`: the next call goes on.
+    pub(super) fn drop_what_lay_behind(&self, open: &Open, cx: &Context<'_>) -> Result<Option<String>> {
+        let Ok(_making) = open.making.try_write() else { return Ok(None) };
         let is_free = || self.original().is_none() && open.holds_nothing();
-        let behind = Behind::of(&self.home).ok().flatten().filter(|_| is_free())?;
+        let Some(behind) = Behind::of(&self.home).ok().flatten().filter(|_| is_free()) else { return Ok(None) };
         let said = match self.drop_behind(open, cx) {
             Ok(None) => {
                 let at = behind.at();
-                return Some(format!("took away what {} was when it was put behind AgentFS", at.display()));
+                return Ok(Some(format!("took away what {} was when it was put behind AgentFS", at.display())));
             }
             Ok(Some(stays)) => stays,
+            Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),
             Err(Error { message, hint, .. }) => {
                 let hint = hint.map(|hint| format!(" ({hint})")).unwrap_or_default();
                 format!("what lay behind AgentFS is not cleared up: {message}{hint}")
             }
         };
         cx.log(LogLevel::Warn, &said);
-        None
+        Ok(None)
     }
 
     /// Takes away the directory that lay behind a workspace, once nothing reads it any more and if nobody changed anything in it or has it open. Gives what is
@@ -435,7 +439,7 @@ impl Service {
                 leaves
             }
         };
-        around.remove(&leaves)?;
+        around.remove(&leaves, cx)?;
         Behind::forget(&self.home)?;
         Ok(None)
     }

@@ -557,7 +557,7 @@ impl Service {
         }
         let before = open.tree.used();
         if !request.auto {
-            reclaimed.actions.extend(self.drop_what_lay_behind(&open, cx));
+            reclaimed.actions.extend(self.drop_what_lay_behind(&open, cx)?);
             Self::tell_what_is_left(&open, cx);
             open.tree.reclaim().map_err(|e| fail("cannot give space back", &e))?;
             reclaimed.bytes = before.saturating_sub(open.tree.used());

@@ -175,7 +175,7 @@ impl Service {
             if note.made.is_some() {
                 Note { made: None, ..note.clone() }.write(&self.home)?;
             }
-            around.remove(note.aside())?;
+            around.remove(note.aside(), cx)?;
             self.forget_before(open, &note)?;
             Note::forget(&self.home);
             if !note.given_up {

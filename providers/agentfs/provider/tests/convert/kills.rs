@@ -1,11 +1,12 @@
-//! Killed on the way, there and back.
+//! Killed on the way, there and back; and stopped behind it.
 
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ah_plugin_api::{Context, Converted, Observer, Progress, Result};
+use ah_plugin_api::{Context, Converted, ErrorKind, Observer, Place, Progress, Provider, ReclaimRequest, Result};
 use ah_provider_agentfs::AgentFsProvider;
 use rustix::process::{Signal, kill_process};
 
@@ -121,4 +122,33 @@ fn killed_anywhere_it_is_whole() {
     assert!(undone > 0 && finished > 0 && whole > 0, "{undone} {finished} {whole}");
     println!("of {left} that were left to the next, {told} were told of");
     assert!(left < 3 || told > 0, "{left} {told}");
+}
+
+#[test]
+fn who_has_what_lay_behind_taken_away_sees_how_far_it_is_and_may_stop_it() {
+    #[derive(Default)]
+    struct Stops(AtomicBool);
+    impl Observer for Stops {
+        fn progress(&self, progress: &Progress) {
+            self.0.fetch_or(progress.stage == "removing", Ordering::Relaxed);
+        }
+        fn cancelled(&self) -> bool {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+    let scene = Scene::new();
+    (0..2000).for_each(|n| fs::write(scene.workspace().join(format!("src/many {n}")), "").unwrap());
+    scene.there().unwrap();
+    let snapshot = scene.snapshot("kept").unwrap();
+    scene.back().unwrap();
+    assert_eq!(scene.beside(), [".ah-behind-work"]);
+    scene.destroy(snapshot);
+    let request = ReclaimRequest { auto: false, forgotten: Vec::new() };
+    let (store, stops) = (scene.store(), Stops::default());
+    // It may be at its end by the time that it hears of that.
+    let stopped = scene.provider.reclaim(&Place::new(&store), &request, &Context::new(&stops));
+    assert!(stops.cancelled(), "nothing was said");
+    assert!(scene.beside().is_empty() || stopped.is_err_and(|error| error.kind == ErrorKind::Cancelled));
+    scene.reclaim(false).unwrap();
+    assert_eq!(scene.beside(), Vec::<String>::new());
 }

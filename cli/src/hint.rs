@@ -21,7 +21,12 @@ pub(crate) fn in_place(directory: Option<&Path>, text: &str) -> String {
         let begin = format!("{what}ah ");
         let mut parts = text.split(&begin);
         let first = parts.next().unwrap_or_default().to_owned();
-        parts.fold(first, |text, rest| format!("{text}{what}{}", command(rest)))
+        // One that goes elsewhere first is there already.
+        let is_elsewhere = |text: &str| text.rsplit('`').next().is_some_and(|before| before.starts_with("cd "));
+        parts.fold(first, |text, rest| match is_elsewhere(&text) {
+            true => format!("{text}{begin}{rest}"),
+            false => format!("{text}{what}{}", command(rest)),
+        })
     };
     let text = text.strip_prefix("ah ").map_or_else(|| text.to_owned(), command);
     let text = ["`", "&& ", "$("].iter().fold(text, |text, what| behind(&text, what));
@@ -219,6 +224,7 @@ mod tests {
         assert_eq!(there("`ah -C x timeline`, or `ah timeline`"), "`ah -C x timeline`, or `ah -C 'a b' timeline`");
         assert_eq!(there("ah undo && ah undo"), "ah -C 'a b' undo && ah -C 'a b' undo");
         assert_eq!(there("`cd / && ah -C x rm`"), "`cd / && ah -C x rm`");
+        assert_eq!(there("`cd / && ah rm`, then `ah gc`"), "`cd / && ah rm`, then `ah -C 'a b' gc`");
         assert_eq!(there("`b=$(ah -C x agent fs branch)`"), "`b=$(ah -C x agent fs branch)`");
         assert_eq!(there("`v=$(ah agent fs seek)`"), "`v=$(ah -C 'a b' agent fs seek)`");
         assert_eq!(in_place(None, "ah agent fs gc"), "ah agent fs gc");

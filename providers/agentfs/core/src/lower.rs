@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::platform::{self, open_beneath};
-use crate::rows::value::{Inode, Origin};
+use crate::rows::value::{Inode, Origin, Takes};
 use crate::types::{Kind, Time};
 
 /// See the module.
@@ -40,6 +40,8 @@ pub(crate) struct Found {
     pub(crate) mtime: Time,
     pub(crate) ctime: Time,
     pub(crate) btime: Time,
+    /// What it takes, in units of 512 bytes.
+    pub(crate) blocks: u64,
 }
 
 /// One name of a directory below: name, inode below, kind.
@@ -192,6 +194,7 @@ impl Lower {
             mtime: time(stat.stx_mtime),
             ctime: time(stat.stx_ctime),
             btime: if has_birth { time(stat.stx_btime) } else { Time::default() },
+            blocks: stat.stx_blocks,
         }))
     }
 
@@ -215,6 +218,7 @@ impl Lower {
             mtime: Time { secs: stat.st_mtime, nanos: stat.st_mtime_nsec as u32 },
             ctime: Time { secs: stat.st_ctime, nanos: stat.st_ctime_nsec as u32 },
             btime: birth(&stat),
+            blocks: stat.st_blocks as u64,
         }))
     }
 
@@ -236,6 +240,7 @@ impl Lower {
             mtime: Time { secs: stat.st_mtime, nanos: stat.st_mtime_nsec as u32 },
             ctime: Time { secs: stat.st_ctime, nanos: stat.st_ctime_nsec as u32 },
             btime: Time::default(),
+            blocks: stat.st_blocks as u64,
         })
     }
 
@@ -324,6 +329,7 @@ impl Found {
                 btime: self.btime,
             }),
             parent: 0,
+            takes: content.then_some(Takes { stored: 0, below: self.blocks }),
         }
     }
 

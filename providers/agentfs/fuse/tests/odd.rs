@@ -58,6 +58,32 @@ for how in ((0, 0, 4000), (16, 8000, 4000)):
     unmount(mount);
 }
 
+/// `cp` looks for holes in what is told to take less than its size, and GNU `tar` reads nothing of what takes none.
+#[test]
+fn what_is_copied_of_a_file_with_holes_has_holes_and_all_that_is_written() {
+    let Some(lab) = Lab::new() else { return };
+    let below = fs::File::create(lab.lower().join("below")).unwrap();
+    below.set_len(64 << 20).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&below, &[1; 4096], 9 << 20).unwrap();
+    below.sync_all().unwrap();
+    let (workspace, mount) = lab.mount("work");
+    let copies = "
+        truncate -s 64M own; printf x | dd of=own bs=1 seek=33000000 conv=notrunc status=none
+        for file in own below; do cp $file $file.cp; cmp $file $file.cp; done
+        du -k own below own.cp below.cp | cut -f1 | sort -n | tail -n1";
+    let most: u64 = sh(mount.at(), copies).trim().parse().unwrap();
+    assert!(most < 1024, "{most} KiB");
+    assert!(workspace.used() < 1 << 20, "{} bytes", workspace.used());
+    let mapped = "python3 -c \"
+import mmap, os, subprocess
+f = os.open('mapped', os.O_RDWR | os.O_CREAT); os.ftruncate(f, 1 << 20)
+m = mmap.mmap(f, 1 << 20); m[500000:500003] = b'abc'
+subprocess.check_call('tar -cSf mapped.tar mapped; rm mapped; tar -xf mapped.tar', shell=True)
+print(open('mapped', 'rb').read()[500000:500003])\"";
+    assert_eq!(sh(mount.at(), mapped), "b'abc'\n");
+    unmount(mount);
+}
+
 /// Also to who asks for nothing but them.
 #[test]
 fn what_loses_its_set_id_bits_is_shown_without_them() {

@@ -2,6 +2,7 @@
 //! whether there is anything: [`GONE`] hides older versions, [`WHITEOUT`] a name of the lower directory too, [`HERE`] is followed by the value.
 
 use crate::error::{Error, Result};
+use crate::rows::chunk::BLOCK;
 use crate::types::{Attr, Ino, Kind, Time};
 
 /// Nothing is there, and nothing of the lower directory is hidden by that.
@@ -99,6 +100,15 @@ pub(crate) struct Origin {
     pub(crate) btime: Time,
 }
 
+/// What a file takes on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Takes {
+    /// Blocks that its chunks name.
+    pub(crate) stored: u64,
+    /// Units of 512 bytes that the file below took when it was last looked at.
+    pub(crate) below: u64,
+}
+
 /// The row of an inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Inode {
@@ -121,6 +131,8 @@ pub(crate) struct Inode {
     pub(crate) origin: Option<Origin>,
     /// The directory in which it got its name last, 0 if that is not known. There may be other names, and this one may be gone.
     pub(crate) parent: Ino,
+    /// Of a file; `None` if it was not counted from the beginning.
+    pub(crate) takes: Option<Takes>,
 }
 
 impl Inode {
@@ -149,6 +161,9 @@ impl Inode {
                 .time(origin.btime),
         };
         writer.number(self.parent);
+        if let Some(takes) = self.takes {
+            writer.number(takes.stored).number(takes.below);
+        }
         writer.0
     }
 
@@ -183,9 +198,21 @@ impl Inode {
                     btime: reader.time()?,
                 }),
             },
-            // Rows that were written before there was such a number end here.
+            // Rows that were written before there were such numbers end here, or behind the next.
             parent: if reader.0.is_empty() { 0 } else { reader.number()? },
+            takes: match reader.0 {
+                [] => None,
+                _ => Some(Takes { stored: reader.number()?, below: reader.number()? }),
+            },
         }))
+    }
+
+    /// In units of 512 bytes. Never none of what is not empty: programs take that for zeros alone without looking (GNU tar), and what a mapping holds need not be here yet.
+    fn blocks(&self) -> u64 {
+        let Some(takes) = self.takes else { return self.size.div_ceil(512) };
+        let of = |bytes: u64| bytes.div_ceil(BLOCK) * (BLOCK / 512);
+        let below = takes.below.min(of(self.lower_limit));
+        takes.stored.saturating_mul(BLOCK / 512).saturating_add(below).min(of(self.size)).max(u64::from(self.size > 0))
     }
 
     pub(crate) fn attr(&self, ino: Ino) -> Attr {
@@ -197,7 +224,7 @@ impl Inode {
             gid: self.gid,
             nlink: self.nlink,
             size: self.size,
-            blocks: self.size.div_ceil(512),
+            blocks: self.blocks(),
             rdev: self.rdev,
             atime: self.atime,
             mtime: self.mtime,
@@ -271,12 +298,16 @@ mod tests {
                 btime: Time::default(),
             }),
             parent: 5,
+            takes: Some(Takes { stored: 7, below: 24 }),
         };
         let row = inode.encode();
         assert_eq!(Inode::decode(&row).unwrap().as_ref(), Some(&inode));
-        // As it was written before the parent was.
-        assert_eq!(Inode::decode(&row[..row.len() - 1]).unwrap(), Some(Inode { parent: 0, ..inode }));
-        for cut in 1..row.len() - 1 {
+        // As it was written before what it takes was, and before the parent was.
+        let older = Inode { takes: None, ..inode };
+        assert_eq!(Inode::decode(&row[..row.len() - 2]).unwrap().as_ref(), Some(&older));
+        assert_eq!(older.encode(), row[..row.len() - 2]);
+        assert_eq!(Inode::decode(&row[..row.len() - 3]).unwrap(), Some(Inode { parent: 0, ..older }));
+        for cut in (1..row.len() - 3).chain([row.len() - 1]) {
             assert!(matches!(Inode::decode(&row[..cut]), Err(Error::Corrupt(_))), "cut at {cut}");
         }
         assert_eq!(Inode::decode(&[GONE]).unwrap(), None);

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::platform;
 use crate::rows::chunk::{BLOCK, BLOCKS, CHUNK, Chunk, Place};
 use crate::rows::key::{self, Epoch};
-use crate::rows::value::{Entry, GONE, HERE, Inode};
+use crate::rows::value::{Entry, GONE, HERE, Inode, Takes};
 use crate::state::{self, State};
 use crate::types::{Allocate, Ino};
 use crate::view::attrs::Xattr;
@@ -413,11 +413,13 @@ impl Edit<'_> {
                 Some(row) => Inode::decode(&row)?.ok_or(Error::Stale)?,
                 None => self.node.inode.clone(),
             };
+            let mut more = Some(0);
             for (&index, chunk) in &chunks {
-                self.put_chunk(state, mine, index, chunk)?;
+                more = more.zip(self.put_chunk(state, mine, index, chunk)?).map(|(all, more)| all + more);
             }
             for (&index, &place) in &self.alike {
-                self.put_chunk(state, mine, index, &Chunk([place; BLOCKS]))?;
+                let chunk = Chunk([place; BLOCKS]);
+                more = more.zip(self.put_chunk(state, mine, index, &chunk)?).map(|(all, more)| all + more);
             }
             for (name, value) in self.xattrs.iter().flatten() {
                 let stem = key::xattr(ino, name);
@@ -436,6 +438,11 @@ impl Edit<'_> {
                 lower_limit: self.lower_limit,
                 mtime: now,
                 ctime: now,
+                takes: match inode.takes.zip(more) {
+                    // What is empty has no blocks, also if they were not counted.
+                    _ if self.size == 0 => Some(Takes::default()),
+                    known => known.map(|(it, more)| Takes { stored: it.stored.saturating_add_signed(more), ..it }),
+                },
                 ..inode
             };
             // Since this began, others may have given it a row, and another name.
@@ -473,15 +480,20 @@ impl Edit<'_> {
         })
     }
 
-    fn put_chunk(&self, state: &mut State, view: state::View<'_>, index: u64, chunk: &Chunk) -> Result<()> {
+    /// Gives how many more blocks the chunk has in the store than before; `None` if that cannot be told of what is replaced.
+    fn put_chunk(&self, state: &mut State, view: state::View<'_>, index: u64, chunk: &Chunk) -> Result<Option<i64>> {
         let stem = key::chunk(self.node.ino, index);
         let old = state.seen(&stem, view)?;
         let value = if chunk.is_default() { vec![GONE] } else { chunk.encode() };
-        match old {
-            None if value == [GONE] => Ok(()),
-            Some(old) if *old == *value => Ok(()),
-            _ => state.write(&stem, value, view),
-        }
+        let stored = |chunk: &Chunk| chunk.stored().count() as i64;
+        let before = match old {
+            None if value == [GONE] => return Ok(Some(0)),
+            Some(old) if *old == *value => return Ok(Some(0)),
+            None => Some(0),
+            Some(old) => Chunk::decode(&old).ok().map(|old| stored(&old)),
+        };
+        state.write(&stem, value, view)?;
+        Ok(before.map(|before| stored(chunk) - before))
     }
 }
 

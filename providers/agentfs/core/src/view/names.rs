@@ -5,7 +5,7 @@ use crate::lock;
 use crate::lower::join;
 use crate::platform;
 use crate::rows::key;
-use crate::rows::value::{CAME, Entry, GONE, Inode, WHITEOUT, hides_what_was_there};
+use crate::rows::value::{CAME, Entry, GONE, Inode, Takes, WHITEOUT, hides_what_was_there};
 use crate::state::{self, State};
 use crate::types::{Attr, DirEntry, Ino, Kind, Owner, Time};
 use crate::view::pinned::is_lost;
@@ -293,5 +293,6 @@ fn new(kind: Kind, owner: Owner) -> Inode {
         lower_limit: 0,
         origin: None,
         parent: 0,
+        takes: (kind == Kind::File).then(Takes::default),
     }
 }

@@ -110,6 +110,7 @@ impl View {
             mtime: then.mtime,
             ctime: then.mtime.min(self.base),
             btime: then.birth,
+            blocks: 0,
         }
     }
 
@@ -246,5 +247,7 @@ fn file_then(then: &Fingerprint, kind: Kind) -> Found {
         mtime: then.mtime,
         ctime: then.ctime,
         btime: then.btime,
+        // How many there were is not known.
+        blocks: u64::MAX,
     }
 }

@@ -191,6 +191,71 @@ fn a_full_store_refuses_to_write_and_nothing_else() {
 }
 
 #[test]
+fn a_file_is_told_to_take_what_it_takes() {
+    let place = Place::new();
+    // Of the files below, one is a hole but for a block.
+    let sparse = std::fs::File::create(place.lower().join("sparse")).unwrap();
+    sparse.set_len(64 * MIB).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&sparse, &[1; 4096], 5 * MIB).unwrap();
+    std::fs::write(place.lower().join("small"), [2; 5000]).unwrap();
+    sparse.sync_all().unwrap();
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    let blocks = |ino| view.getattr(ino).unwrap().blocks;
+    let file = make(&view, "file", b"");
+    assert_eq!(blocks(file), 0);
+    view.setattr(file, SetAttr { size: Some(64 * MIB), ..SetAttr::default() }).unwrap();
+    // None at all would say that nothing need be read.
+    assert_eq!(blocks(file), 1);
+    // All that is in use is this file's, once nothing else holds what it held.
+    let mut seed = 1_u64;
+    let mut random = |below: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % below
+    };
+    view.write(file, 0, &[1; 4096]).unwrap();
+    for round in 0..60 {
+        let (at, length) = (random(8 * MIB), random(2 * MIB) + 1);
+        let taken = (round % 7 == 0).then(|| snapshot(&workspace, branch));
+        match random(5) {
+            0 => view.fallocate(file, at, length, Allocate::Punch).unwrap(),
+            1 => view.fallocate(file, at, length, Allocate::Zero).unwrap(),
+            2 => drop(view.setattr(file, SetAttr { size: Some(at + 1), ..SetAttr::default() }).unwrap()),
+            _ => assert_eq!(view.write(file, at, &vec![3; length as usize]).unwrap(), length as usize),
+        }
+        if let Some(taken) = taken {
+            workspace.delete_snapshot(taken).unwrap();
+            workspace.reclaim().unwrap();
+        }
+        workspace.sync().unwrap();
+        assert_eq!(blocks(file) * 512, workspace.used().max(512), "round {round}, {at}, {length}");
+    }
+    view.setattr(file, SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+    workspace.sync().unwrap();
+    assert_eq!((blocks(file), workspace.used()), (0, 0));
+    if HOLES {
+        let sparse = at(&view, "sparse");
+        assert!((1..=1024).contains(&blocks(sparse)), "{}", blocks(sparse));
+        view.setattr(sparse, SetAttr { mode: Some(0o600), ..SetAttr::default() }).unwrap();
+        view.write(sparse, 20 * MIB, &[4; 8192]).unwrap();
+        assert!((17..=1040).contains(&blocks(sparse)), "{}", blocks(sparse));
+    }
+    // Small ones are copied whole, and what they took below counts no more.
+    let small = at(&view, "small");
+    view.write(small, 0, b"x").unwrap();
+    assert_eq!(blocks(small), 16);
+    view.setattr(small, SetAttr { size: Some(MIB), ..SetAttr::default() }).unwrap();
+    assert_eq!(blocks(small), 16);
+    workspace.sync().unwrap();
+    drop((view, workspace));
+    place.check();
+    let workspace = place.open();
+    let view = workspace.view(branch).unwrap();
+    assert_eq!(view.getattr(at(&view, "small")).unwrap().blocks, 16);
+}
+
+#[test]
 fn holes_are_seen_and_cost_nothing() {
     let place = Place::new();
     let workspace = place.create();

@@ -29,7 +29,7 @@ fn a_snapshot_waits_for_who_writes_since_before_the_last_one_which_is_waiting_st
         let early = takes.recv_timeout(Duration::from_millis(300));
         assert!(early.is_err(), "a snapshot does not hold what is being written: {early:?}");
     };
-    view.write_and(ino, b"written, and longer", meanwhile).unwrap();
+    view.write_and(ino, &[b'w'; 5000], meanwhile).unwrap();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     let snapshots: Vec<u64> = takes.try_iter().collect();
     assert_eq!(snapshots.len(), 2);
@@ -38,6 +38,7 @@ fn a_snapshot_waits_for_who_writes_since_before_the_last_one_which_is_waiting_st
         View::new(engine.clone(), line, Held::At(epoch)).unwrap()
     };
     for tree in snapshots.iter().map(at).chain([view]) {
-        assert_eq!(content(&tree, "file"), b"written, and longer");
+        assert_eq!(content(&tree, "file"), [b'w'; 5000]);
+        assert_eq!(tree.lookup(ROOT, b"file").unwrap().blocks, 16);
     }
 }

@@ -21,6 +21,9 @@ pub(crate) struct Lower {
     ino: u64,
     /// Whether what is changed on it bears the time of this machine.
     own_clock: bool,
+    /// For tests: as if the disk had lost something that was written here.
+    #[cfg(test)]
+    pub(crate) loses: std::sync::atomic::AtomicBool,
 }
 
 /// What is found at a path.
@@ -90,7 +93,14 @@ impl Lower {
         let root = rustix::fs::open(path, flags, Mode::empty()).map_err(Error::io("opening the lower directory"))?;
         let stat = rustix::fs::fstat(&root).map_err(Error::io("looking at the lower directory"))?;
         let own_clock = platform::stamps_by_this_clock(&root);
-        Ok(Self { root, device: stat.st_dev as u64, ino: stat.st_ino, own_clock })
+        Ok(Self {
+            root,
+            device: stat.st_dev as u64,
+            ino: stat.st_ino,
+            own_clock,
+            #[cfg(test)]
+            loses: std::sync::atomic::AtomicBool::default(),
+        })
     }
 
     /// An empty one that nothing can come into, since it has no name: made in `directory`, and removed from there.
@@ -107,11 +117,19 @@ impl Lower {
         Ok(nothing)
     }
 
-    /// Takes all that waits to be written on this filesystem to the disk. Costs that.
-    pub(crate) fn sync(&self) -> Result<()> {
-        // What somebody's file lost before is told once, to each who has something open there, and is none of ours.
-        let answer = platform::sync_all_of(&self.root).or_else(|_| platform::sync_all_of(&self.root));
-        answer.map_err(Error::io("taking what is below to the disk"))
+    /// By what [`Lower::sync`] is told what the disk loses from now on; of what it lost before, only what nobody was told yet.
+    pub(crate) fn witness(&self) -> Option<OwnedFd> {
+        rustix::fs::openat(&self.root, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()
+    }
+
+    /// Takes all that waits to be written on this filesystem to the disk. Costs that. An error if the disk did not take something since the witness was called, else since the
+    /// store was opened, whoever's it was. That is told once: the next call says that all is well.
+    pub(crate) fn sync(&self, witness: Option<&OwnedFd>) -> Result<()> {
+        #[cfg(test)]
+        if self.loses.swap(false, std::sync::atomic::Ordering::SeqCst) {
+            return Err(Error::io("taking what is below to the disk, as a test wants it")(Errno::IO));
+        }
+        platform::sync_all_of(witness.unwrap_or(&self.root)).map_err(Error::io("taking what is below to the disk"))
     }
 
     /// Whether a time of change is one to come, which only a clock that was ahead has stamped. Of what another machine stamps that is not known: its clock may be ahead now.

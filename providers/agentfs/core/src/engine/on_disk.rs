@@ -4,12 +4,14 @@
 //! It is synced behind each base, before anything is hashed, once for all bases that wait then; or by the first who wants a snapshot of such a base to be durable. The row `j` of a base, with a zero, says that it was.
 
 use std::collections::BTreeSet;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use super::remembered::row_of;
 use crate::engine::Engine;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::lower::Lower;
 use crate::rows::key::{self, LineId};
 use crate::state::State;
 use crate::{lock, platform, read_lock, write_lock};
@@ -19,6 +21,10 @@ use crate::{lock, platform, read_lock, write_lock};
 pub(super) struct OnDisk {
     /// Bases of which it is not known that the disk has what was below.
     waiting: Mutex<BTreeSet<LineId>>,
+    /// Called before the first of those that wait was taken, if it was not there when the store was opened.
+    witness: Mutex<Option<Arc<OwnedFd>>>,
+    /// The disk did not take something: the system tells that once, and forgets it.
+    lost: AtomicBool,
     /// Those that waited when the store was opened, and those whose fingerprints are older than that: a power cut may have left less than they name.
     doubted: BTreeSet<LineId>,
     /// Held while it is taken there.
@@ -55,6 +61,14 @@ impl OnDisk {
         Ok(Self { waiting: Mutex::new(waiting), doubted, ..Self::default() })
     }
 
+    /// Before a base is taken.
+    pub(super) fn watch(&self, lower: &Lower) {
+        let mut witness = lock(&self.witness);
+        if witness.is_none() {
+            *witness = lower.witness().map(Arc::new);
+        }
+    }
+
     pub(super) fn wait_for(&self, base: LineId) {
         lock(&self.waiting).insert(base);
     }
@@ -66,7 +80,8 @@ impl OnDisk {
 }
 
 impl Engine {
-    /// Takes what was below when bases were taken to the disk, if it is not known to be there of each: all that waits to be written on that filesystem, whoever's it is.
+    /// Takes what was below when bases were taken to the disk, if it is not known to be there of each: all that waits to be written on that filesystem, whoever's it is. Once the disk
+    /// did not take something, that is an error until the store is opened anew.
     pub(crate) fn take_below_to_disk(&self) -> Result<()> {
         if lock(&self.on_disk.waiting).is_empty() || self.options.without_lower {
             return Ok(());
@@ -77,8 +92,16 @@ impl Engine {
         if bases.is_empty() {
             return Ok(());
         }
+        if self.on_disk.lost.load(Ordering::SeqCst) {
+            let source = std::io::Error::other("something that was written there before may never reach the disk");
+            return Err(Error::Io {
+                what: "taking what is below to the disk; the store has to be opened anew",
+                source,
+            });
+        }
         let now = platform::now();
-        self.lower.sync()?;
+        let witness = lock(&self.on_disk.witness).clone();
+        self.lower.sync(witness.as_deref()).inspect_err(|_| self.on_disk.lost.store(true, Ordering::SeqCst))?;
         let pins = self.pins.lie_on(&self.lower);
         self.on_disk.times.fetch_add(1, Ordering::SeqCst);
         // What cannot be written down is true all the same, as long as the store is open.
@@ -99,7 +122,12 @@ impl Engine {
             }
             self.wake();
         }
-        lock(&self.on_disk.waiting).retain(|base| !bases.contains(base));
+        let mut waiting = lock(&self.on_disk.waiting);
+        waiting.retain(|base| !bases.contains(base));
+        if waiting.is_empty() {
+            // For who waits a moment later the lower directory itself tells of all since the store was opened.
+            *lock(&self.on_disk.witness) = None;
+        }
         Ok(())
     }
 

@@ -1,5 +1,7 @@
 //! What is believed of files below by their attributes, once the disk had them.
 
+use std::sync::atomic::Ordering;
+
 use super::*;
 use crate::engine::fingerprints::{Fingerprint, Hash, rows_of};
 use crate::platform::AHEAD;
@@ -25,6 +27,30 @@ fn falsify(engine: &Engine, base: LineId) {
     for (row, value) in rows_of(base, b"", of, vec![Fingerprint { hash: OTHER, ..print }]) {
         write_lock(&engine.state).layers.put(&row, value);
     }
+}
+
+#[test]
+fn what_the_disk_lost_below_is_not_forgotten_with_the_next_call() {
+    let place = Place::new();
+    std::fs::write(place.0.path().join("lower/file"), "contents").unwrap();
+    let engine = place.open();
+    let (line, view) = branch(&engine);
+    engine.lower.loses.store(true, Ordering::SeqCst);
+    for _ in 0..2 {
+        engine.take_below_to_disk().unwrap_err();
+        assert!(!engine.below_is_on_disk(line));
+    }
+    // Of another base neither: nobody knows what it was.
+    let other = branch(&engine);
+    engine.take_below_to_disk().unwrap_err();
+    // What waits for nothing below goes on.
+    make(&view, "ours", b"ours");
+    engine.snapshot(line, b"").unwrap();
+    engine.sync().unwrap();
+    drop((view, other, engine));
+    let engine = place.open();
+    engine.take_below_to_disk().unwrap();
+    assert!(engine.below_is_on_disk(line));
 }
 
 #[test]

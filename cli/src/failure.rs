@@ -236,7 +236,7 @@ impl<'a> Report<'a> {
             },
             ErrorKind::Unavailable => "ah agent fs providers".to_owned(),
             ErrorKind::DataLoss => {
-                "`ah agent fs snapshots` lists the others; of this one, `ah agent fs restore SNAPSHOT -- PATH` brings back each path that can be read".to_owned()
+                "`ah agent fs restore SNAPSHOT` brings back all of this one that can be read and names the rest, `ah agent fs seek SNAPSHOT -- PATH` shows the paths that you name; `ah agent fs snapshots` lists the others".to_owned()
             }
             ErrorKind::Cancelled => format!("`ah` shows how things stand; `{whole}` starts again"),
             _ if error.errno == Some(EFBIG) => {

@@ -22,7 +22,8 @@ overwritten only with --ignored or when they are named themselves, and are never
 What is put back has the owner, extended attributes, access list and holes that it had, as far as the snapshot's provider \
 keeps them (git none of these, agentfs no access lists) and you may give them; hard links, flags and capabilities never \
 come back, nor set-id bits if root restores. SEMANTICS.md (installed in share/doc/ah) has it all under \"What comes back by what\". \
-Refuses, with exit code 4, where it would destroy what the safety snapshot cannot keep.
+Refuses, with exit code 4, where it would destroy what the safety snapshot cannot keep; ends with it where paths are left as they \
+are that could not be changed, or that are damaged in the snapshot: these are named.
 
 Examples:
   ah agent fs restore @ --dry-run
@@ -155,7 +156,7 @@ pub(crate) fn aside(app: &App, report: &RestoreReport, refused: bool, forced: bo
         app.ui.warning("this restore would be refused", Some(&hint));
     } else if !report.failed.is_empty() {
         let mut hints = Vec::new();
-        if report.failed.len() > report.lost + report.unheld + report.bare + report.copy_out.len() {
+        if report.failed.len() > report.lost + report.unheld + report.bare + report.damaged + report.copy_out.len() {
             hints.push(format!("put right what is named (make writable what may not be written to, and room on a full disk); then `ah agent fs restore {} -- PATH` brings each of them back", target.id));
         }
         if report.unheld > 0 {
@@ -163,6 +164,12 @@ pub(crate) fn aside(app: &App, report: &RestoreReport, refused: bool, forced: bo
         }
         if report.bare > 0 {
             hints.push(format!("what owner and attributes it had, `ah agent fs seek {}` shows", report.target.id));
+        }
+        if report.damaged > 0 {
+            hints.push(
+                "of what is damaged another snapshot may hold a version: `ah agent fs versions PATH` lists them"
+                    .to_owned(),
+            );
         }
         if report.lost > 0 {
             let of = if hints.is_empty() && report.copy_out.is_empty() { "" } else { "of what was changed below: " };

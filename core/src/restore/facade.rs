@@ -476,7 +476,7 @@ impl Workspace {
         let failed: HashSet<&RelPath> = applied.failed.iter().map(|failed| &failed.path).collect();
         report.changes.retain(|change| !failed.contains(&change.path));
         report.failed.extend(applied.failed);
-        (report.bare, report.undoable) = (applied.bare, outcome != "failed");
+        (report.bare, report.damaged, report.undoable) = (applied.bare, applied.damaged, outcome != "failed");
         Ok(report)
     }
 

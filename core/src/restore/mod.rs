@@ -138,6 +138,9 @@ pub struct RestoreReport {
     /// How many of `failed` are there but for their owner or attributes: doing it again gives them to none.
     #[serde(skip)]
     pub bare: usize,
+    /// How many of `failed` stay as they are, as what the snapshot holds in their place is damaged: doing it again helps none of them.
+    #[serde(skip)]
+    pub damaged: usize,
     /// Whether anything was changed that an undo takes back; if not, that would take back what was restored before.
     #[serde(skip)]
     pub undoable: bool,

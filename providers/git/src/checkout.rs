@@ -5,14 +5,15 @@
 //! the time of this one, so its own time and mode are set as soon as its own entries are there. Large
 //! directories are cut into several jobs; the last one to finish settles the directory.
 //!
-//! Everything is created exclusively, relative to open directories, through no symlink. Not here: where the tree goes and what
+//! Everything is created exclusively, relative to open directories, through no symlink. What the store has lost makes it fail, as a tree
+//! without it would be another one; the error names it. Not here: where the tree goes and what
 //! becomes of it when this fails (`view`, `clone`).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use ah_plugin_api::{Context, Error, ErrorKind, RelPath, Result, Timestamp};
+use ah_plugin_api::{Context, Error, ErrorKind, RelPath, Result, Timestamp, text};
 use gix::ObjectId;
 use gix::objs::Kind;
 use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
@@ -68,7 +69,7 @@ impl Settle {
 /// Writes the tree into the open, empty directory `into`. Gives what `into` itself is to get at the very end.
 ///
 /// # Errors
-/// After any error `into` holds a part of the tree.
+/// `DataLoss`, with the paths, if any cannot be read. After any error `into` holds a part of the tree.
 pub(crate) fn checkout(
     store: &Store,
     root: &Directory,
@@ -85,6 +86,7 @@ pub(crate) fn checkout(
         cx,
         queue: Mutex::new(Queue { jobs: Vec::new(), working: 0, failed: None }),
         wake: Condvar::new(),
+        lost: Mutex::default(),
         written: AtomicU64::new(0),
     };
     let mut reader = Reader::new(store);
@@ -99,10 +101,27 @@ pub(crate) fn checkout(
         work.run();
     });
     let queue = work.queue.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let lost = work.lost.into_inner().unwrap_or_else(PoisonError::into_inner);
     match queue.failed {
+        Some(error) if error.kind != ErrorKind::DataLoss => Err(error),
+        _ if !lost.is_empty() => Err(lost_paths(lost)),
         Some(error) => Err(error),
         None => Ok(Settle { mode: own.mode & !options.without, mtime: own.mtime }),
     }
+}
+
+/// So many paths that cannot be read are named; then it is given up.
+const NAMED: usize = 20;
+
+fn lost_paths(mut lost: Vec<(Vec<u8>, Error)>) -> Error {
+    lost.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let count = text::count(lost.len() as u64, "path", "paths");
+    let least = if lost.len() < NAMED { "" } else { "at least " };
+    let mut error = damaged(format!("{least}{count} of the snapshot cannot be read, and no tree is made without"));
+    error.causes = lost.iter().map(|(path, why)| format!("{}: {}", text::path(path), why.message)).collect();
+    // In which pack it was, for who wants to look there.
+    error.causes.extend(lost.into_iter().next().into_iter().flat_map(|(_, why)| why.causes));
+    error
 }
 
 /// Files in one job at most.
@@ -119,6 +138,8 @@ struct Work<'a> {
     cx: &'a Context<'a>,
     queue: Mutex<Queue>,
     wake: Condvar,
+    /// Paths below the root that the store has lost, and how that was seen.
+    lost: Mutex<Vec<(Vec<u8>, Error)>>,
     written: AtomicU64,
 }
 
@@ -250,7 +271,10 @@ impl Work<'_> {
             At::Open(fd, path) => (fd, path),
             At::Below(parent, name) => (open_dir(parent.fd.as_fd(), &name)?, parent.join(&name)),
         };
-        let listing = reader.list(node)?;
+        let listing = match reader.list(node) {
+            Err(error) => return self.lose(path, error),
+            Ok(listing) => listing,
+        };
         let settle = Settle { mode: listing.own.mode & !self.without, mtime: listing.own.mtime };
         let (mut dirs, mut leaves) = (Vec::new(), Vec::new());
         for item in listing.items {
@@ -296,11 +320,24 @@ impl Work<'_> {
     }
 
     fn leaf(&self, dir: &Opened, item: &Item, buffer: &mut Vec<u8>) -> Result<()> {
-        match &item.what {
+        let made = match &item.what {
             What::File(id, meta) => self.file(dir, &item.name, id, meta, buffer),
             What::Symlink(id, meta) => self.symlink(dir.fd.as_fd(), &item.name, id, meta, buffer),
             What::Dir(_) => Ok(()),
+        };
+        made.or_else(|error| self.lose(dir.join(&item.name), error))
+    }
+
+    /// Notes what cannot be read, so that all of it can be named. Any other error ends the work, and so do too many of these.
+    fn lose(&self, path: Vec<u8>, error: Error) -> Result<()> {
+        if error.kind != ErrorKind::DataLoss {
+            return Err(error);
         }
+        let mut lost = lock(&self.lost);
+        if lost.len() < NAMED {
+            lost.push((path, error.clone()));
+        }
+        if lost.len() < NAMED { Ok(()) } else { Err(error) }
     }
 
     fn file(&self, dir: &Opened, name: &[u8], id: &ObjectId, meta: &FileMeta, buffer: &mut Vec<u8>) -> Result<()> {

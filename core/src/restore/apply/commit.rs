@@ -59,10 +59,13 @@ impl Work<'_> {
         };
 
         let twins = twins(plan);
-        self.take_all(staging, &plan.clear, &clear, &twins, &kept, &one_more);
+        let damaged = std::mem::take(&mut *locked(&self.damaged));
+        let makes_room = plan.clear.iter().zip(clear).filter(|(step, _)| !self.stays_for(&damaged, &step.path));
+        self.take_all(staging, makes_room, &twins, &kept, &one_more);
         self.make_dirs(staging);
         let times = self.times();
-        let puts: Vec<Slotted<'_>> = plan.puts.iter().zip(puts).map(|(step, slot)| Slotted { step, slot }).collect();
+        let puts = plan.puts.iter().zip(puts).filter(|(step, _)| !damaged.contains(&step.path));
+        let puts: Vec<Slotted<'_>> = puts.map(|(step, slot)| Slotted { step, slot }).collect();
         // Neighbours share a directory, so each thread remembers the one it was in last.
         let chunks: Vec<&[Slotted<'_>]> = puts.chunks(64).collect();
         let placed = on_threads(lanes(), &chunks, |chunk| {
@@ -75,7 +78,7 @@ impl Work<'_> {
             Ok(())
         });
         debug_assert!(placed.is_ok(), "each path's trouble is settled where it arises");
-        self.take_all(staging, &plan.removals, &removals, &twins, &kept, &one_more);
+        self.take_all(staging, plan.removals.iter().zip(removals), &twins, &kept, &one_more);
         self.cx.progress("changing files", total, Some(total));
         kept.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
@@ -211,17 +214,31 @@ impl Work<'_> {
         }
     }
 
-    fn take_all(
+    /// Whether what was to make room stays, as what is to be in its place cannot be read.
+    fn stays_for(&self, damaged: &HashSet<RelPath>, path: &RelPath) -> bool {
+        if damaged.contains(path) {
+            // It is told as such.
+            locked(&self.outcome).undone.push(path.clone());
+            return true;
+        }
+        let stays = !damaged.is_empty()
+            && std::iter::successors(path.parent(), RelPath::parent).any(|above| damaged.contains(&above));
+        if stays {
+            self.left_for_damage(path, "it stays as it is: what is to be in the place of its directory cannot be read");
+        }
+        stays
+    }
+
+    fn take_all<'s>(
         &self,
         staging: &Staging,
-        steps: &[Step],
-        slots: &[Option<u64>],
+        steps: impl Iterator<Item = (&'s Step, Option<u64>)>,
         twins: &Twins,
         kept: &Mutex<HashSet<u64>>,
         one_more: &dyn Fn(),
     ) {
         let mut dirs = LastDir::new(self.tree);
-        for (step, &slot) in steps.iter().zip(slots) {
+        for (step, slot) in steps {
             let done = take(staging, &mut dirs, step, slot, twins);
             self.settle(&step.path, slot, &done, kept);
             one_more();

@@ -1,7 +1,8 @@
 //! Carrying a plan out.
 //!
 //! 1. *Stage*: every file and symlink that is to appear is made, whole, in a folder of ours at the top of the workspace, and two
-//!    empty ones are exchanged there. A full disk, a damaged store or a wish to stop end the restore here, with nothing changed.
+//!    empty ones are exchanged there. A full disk or a wish to stop end the restore here, with nothing changed. What is damaged in the
+//!    snapshot is left out, with what would have to make room for it.
 //! 2. *Commit*: only renames, `mkdir`, `rmdir`, `chmod`. A file that is replaced is exchanged with the new one in one step, so
 //!    that the old one, now in our folder, can be looked at: if someone wrote to it in the last instant, it goes back.
 //!    What one path fails with is reported; the others go on, since stopping half-way would help nobody.
@@ -43,6 +44,8 @@ pub(crate) struct Applied {
     pub(crate) failed: Vec<LeftAlone>,
     /// How many of them came back without their owner or attributes.
     pub(crate) bare: usize,
+    /// How many of them stay as they are, as what the snapshot holds in their place cannot be read.
+    pub(crate) damaged: usize,
     /// The path of each step that was not carried out at all.
     pub(crate) undone: Vec<RelPath>,
     /// Anything a person should know.
@@ -77,7 +80,9 @@ pub(crate) fn apply(
         _ => Ok(None),
     };
     let view = mounted.as_ref().map_or(None, Option::as_ref).or((wanted && target.is_view()).then_some(target));
-    let work = Work { tree, plan, target, view, owners, lists, exact_times, cx, outcome, said, made, has_proc };
+    let damaged = Mutex::default();
+    let work =
+        Work { tree, plan, target, view, owners, lists, exact_times, cx, outcome, damaged, said, made, has_proc };
     let staged =
         work.unlock().and_then(|()| Staging::make(tree, &journal.staging, journal.lanes)).and_then(|staging| {
             // What only goes gives room.
@@ -135,6 +140,8 @@ struct Work<'a> {
     exact_times: bool,
     cx: &'a Context<'a>,
     outcome: Mutex<Applied>,
+    /// What the snapshot holds of these cannot be read.
+    damaged: Mutex<HashSet<RelPath>>,
     said: Mutex<Said>,
     /// The directories that were made.
     made: Mutex<HashMap<RelPath, Found>>,
@@ -151,6 +158,12 @@ impl Work<'_> {
     fn left_undone(&self, path: &RelPath, reason: impl Into<String>) {
         self.fail(path, reason);
         locked(&self.outcome).undone.push(path.clone());
+    }
+
+    /// As [`Work::left_undone`], of a step that waits for what cannot be read: doing it again helps it as little.
+    fn left_for_damage(&self, path: &RelPath, reason: impl Into<String>) {
+        self.left_undone(path, reason);
+        locked(&self.outcome).damaged += 1;
     }
 
     /// As [`Work::fail`], of what is there but for its owner or attributes: those are no difference that doing it again would find.

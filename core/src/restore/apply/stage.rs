@@ -7,7 +7,7 @@ use ah_plugin_api::{Entry, EntryKind, Error, ErrorKind, RelPath, Result};
 use rustix::fs::{Advice, AtFlags, CWD, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
-use super::{Slotted, Staging, Work, lanes, on_threads};
+use super::{Slotted, Staging, Work, lanes, locked, on_threads};
 use crate::crash;
 use crate::restore::at::{self, io};
 use crate::restore::plan::Step;
@@ -26,10 +26,26 @@ impl Work<'_> {
                 self.cx.progress("preparing files", count, Some(puts.len() as u64));
             }
             match (put.slot, &put.step.after) {
-                (Some(slot), Some(after)) => self.prepare(staging, put.step, after, slot),
+                (Some(slot), Some(after)) => match self.prepare(staging, put.step, after, slot) {
+                    // One file that is lost keeps none of the others from coming back.
+                    Err(error) if error.kind == ErrorKind::DataLoss => {
+                        self.is_damaged(&put.step.path, &error);
+                        Ok(())
+                    }
+                    prepared => prepared,
+                },
                 _ => Err(Error::new(ErrorKind::Internal, "a file has no place in the plan")),
             }
-        })
+        })?;
+        // As they are told, whichever thread came first.
+        locked(&self.outcome).failed.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(())
+    }
+
+    fn is_damaged(&self, path: &RelPath, error: &Error) {
+        let why = error.causes.first().map_or_else(|| error.to_string(), ToString::to_string);
+        self.left_for_damage(path, format!("it stays as it is: what the snapshot holds of it cannot be read ({why})"));
+        locked(&self.damaged).insert(path.clone());
     }
 
     fn prepare(&self, staging: &Staging, step: &Step, after: &Entry, slot: u64) -> Result<()> {
@@ -38,7 +54,7 @@ impl Work<'_> {
         let (dir, name) = staging.slot(slot).ok_or_else(|| fail(Errno::INVAL))?;
         crash::point("restore-stage").map_err(|e| Error::from_io(format!("cannot prepare {path}"), &e))?;
         if after.kind == EntryKind::Symlink {
-            let target = self.target.link_target(path, self.cx)?;
+            let target = self.target.link_target(path, self.cx).map_err(|error| unread(path, error))?;
             rustix::fs::symlinkat(target, dir, name.as_str()).map_err(fail)?;
             let chown = |uid, gid| rustix::fs::chownat(dir, name.as_str(), uid, gid, AtFlags::SYMLINK_NOFOLLOW);
             let _ = self.give(path, &self.shown(path), self.owner(step), chown);
@@ -62,12 +78,7 @@ impl Work<'_> {
     fn fill(&self, file: &OwnedFd, step: &Step, after: &Entry) -> Result<()> {
         let path = &step.path;
         let fail = |e| io(format!("cannot prepare {path}"), e);
-        let read = self.target.read(path, file.as_fd(), self.cx);
-        read.map_err(|e| match e.kind {
-            // Nothing is wrong with the snapshot.
-            ErrorKind::Cancelled => e,
-            _ => e.context(format!("cannot read {path} from the snapshot")),
-        })?;
+        self.target.read(path, file.as_fd(), self.cx).map_err(|error| unread(path, error))?;
         let size = at::stat(file.as_fd(), b"").map_err(fail)?.map_or(0, |found| found.size);
         if size != after.size {
             let message = format!("the snapshot gave {size} bytes of {path}, not {}", after.size);
@@ -131,4 +142,17 @@ impl Work<'_> {
         let uid = (me.is_root() && uid != me.as_raw()).then(|| Uid::from_raw(uid));
         (uid, (gid != my_group.as_raw()).then(|| Gid::from_raw(gid)))
     }
+}
+
+/// Why a path cannot be read from the snapshot; `DataLoss` also where the system says so in its own words.
+fn unread(path: &RelPath, mut error: Error) -> Error {
+    // Nothing is wrong with the snapshot.
+    if error.kind == ErrorKind::Cancelled {
+        return error;
+    }
+    let damage = [Errno::IO, Errno::BADMSG, Errno::UCLEAN].map(Errno::raw_os_error);
+    if error.errno.is_some_and(|errno| damage.contains(&errno)) {
+        error.kind = ErrorKind::DataLoss;
+    }
+    error.context(format!("cannot read {path} from the snapshot"))
 }

@@ -34,6 +34,8 @@ pub(super) struct Memory {
     pub(super) on_read: Mutex<Option<OnRead>>,
     /// What a snapshot cannot give any more.
     pub(super) lost: Mutex<Vec<(Reference, Lost)>>,
+    /// What is answered to who reads a path of a snapshot.
+    pub(super) refuses: Mutex<Vec<(Reference, RelPath, ErrorKind)>>,
 }
 
 impl Memory {
@@ -200,6 +202,10 @@ impl Provider for Memory {
         if let Some(hook) = &*self.on_read.lock().unwrap() {
             hook(&request.path);
         }
+        let is_it = |(of, path, _): &&(_, _, _)| *of == request.snapshot && *path == request.path;
+        if let Some((.., kind)) = self.refuses.lock().unwrap().iter().find(is_it) {
+            return Err(Error::new(*kind, "refused"));
+        }
         let (entry, bytes) = self.held(&request.snapshot)[&request.path].clone();
         write_all(place.need_output()?, &bytes).map_err(|e| at::io("cannot write", e))?;
         Ok(entry)
@@ -274,6 +280,7 @@ impl Lab {
             snapshots: Mutex::default(),
             on_read: Mutex::default(),
             lost: Mutex::default(),
+            refuses: Mutex::default(),
         };
         // Rules apply from the top of a repository on, as with Git.
         for part in ["objects", "refs"] {
@@ -413,6 +420,11 @@ impl Lab {
         assert_eq!(outcome.applied.failed, []);
         assert!(std::fs::read_dir(self.tmp.path().join("scratch")).unwrap().next().is_none(), "a view is left");
         (safety, outcome)
+    }
+
+    /// What is answered to who reads that path of a snapshot from now on.
+    pub(super) fn refuse(&self, of: &Snapshot, path: &str, kind: ErrorKind) {
+        self.memory.refuses.lock().unwrap().push((of.reference.clone(), RelPath::new(path).unwrap(), kind));
     }
 
     /// Takes a restore back.

@@ -1,0 +1,90 @@
+//! Stores in which something is damaged: what can be read comes back, and what cannot is named and stays as it is.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::support::World;
+
+/// Nothing that gets smaller, so that where it lies in a pack is known.
+fn noise(seed: u32) -> Vec<u8> {
+    let mut state = seed;
+    let next = |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8
+    };
+    (0..60_000).map(next).collect()
+}
+
+fn pack(world: &World) -> PathBuf {
+    let workspace = fs::read_dir(world.path("state/workspaces")).unwrap().next().unwrap().unwrap().path();
+    let packs = fs::read_dir(workspace.join("providers/git/git/objects/pack")).unwrap();
+    packs.map(|entry| entry.unwrap().path()).find(|path| path.extension().is_some_and(|it| it == "pack")).unwrap()
+}
+
+/// A workspace with a snapshot `before`, of which two files are damaged since, and from which everything differs.
+fn damaged() -> World {
+    let world = World::on_git();
+    world.write("dir/lost", noise(1));
+    world.write("place", noise(2));
+    world.write("kept", "then");
+    world.fs(["snapshot", "-m", "before"]);
+    world.wait_for_background();
+    let pack = pack(&world);
+    let mut bytes = fs::read(&pack).unwrap();
+    // Nearly all of it are these two.
+    for at in [bytes.len() / 4, bytes.len() / 4 * 3] {
+        bytes[at] ^= 0x55;
+    }
+    fs::remove_file(&pack).unwrap();
+    fs::write(&pack, bytes).unwrap();
+    world.write("dir/lost", "now");
+    fs::remove_file(world.root().join("place")).unwrap();
+    world.write("place/inside", "now");
+    world.write("kept", "now");
+    world.write("new", "now");
+    world
+}
+
+#[test]
+fn what_can_be_read_comes_back_and_the_rest_is_named() {
+    let world = damaged();
+    let untouched = || ["w/dir", "w/place"].map(|folder| world.picture(folder));
+    let before = untouched();
+    let ran = world.run(["agent", "fs", "restore", "before"]);
+    assert_eq!((ran.code, ran.stdout.lines().count()), (4, 1), "{ran:?}");
+    for path in ["dir/lost", "place", "place/inside"] {
+        assert!(ran.stderr.contains(&format!("could not be changed: {path} (")), "{path}: {ran:?}");
+    }
+    assert!(ran.stderr.contains("1 changed, 1 deleted") && ran.stderr.contains("ah agent fs versions PATH"), "{ran:?}");
+    let read = |name| world.read(name);
+    assert_eq!((read("kept").as_deref(), read("new")), (Some("then"), None));
+    assert_eq!(untouched(), before);
+    world.fs(["undo"]);
+    assert_eq!(untouched(), before);
+    assert_eq!((read("kept").as_deref(), read("new").as_deref()), (Some("now"), Some("now")));
+    // What is named, and nothing else.
+    assert_eq!(world.run(["agent", "fs", "restore", "before", "--", "dir/lost"]).code, 4);
+    world.fs(["restore", "before", "--", "kept"]);
+    assert_eq!((read("kept").as_deref(), read("new").as_deref()), (Some("then"), Some("now")));
+}
+
+#[test]
+fn no_tree_is_made_without_what_is_damaged() {
+    let world = damaged();
+    for command in ["seek", "branch"] {
+        let ran = world.run(["agent", "fs", command, "before"]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (1, ""), "{ran:?}");
+        assert!(
+            ran.stderr.contains("caused by: dir/lost: object ") && ran.stderr.contains("caused by: place: object ")
+        );
+        assert!(ran.stderr.contains("`ah agent fs restore SNAPSHOT` brings back"), "{ran:?}");
+        assert_eq!(world.refused(1, &["agent", "fs", command, "before"]), "data-loss");
+    }
+    for made in ["mounts", "branches"] {
+        let left = fs::read_dir(world.path("state").join(made)).map_or(0, Iterator::count);
+        assert_eq!(left, 0, "{made}");
+    }
+    let view = PathBuf::from(world.fs(["seek", "before", "--", "kept"]));
+    assert_eq!(fs::read_to_string(view.join("kept")).unwrap(), "then");
+    world.fs(["release", "--all"]);
+}

@@ -14,6 +14,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Durability, Error, ErrorKind, Result};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::fsio;
@@ -228,7 +229,7 @@ impl Home {
         }
     }
 
-    /// Does what is to free a full disk: if it fails for want of room, again with a part of that given up, as long as there is one. What is not
+    /// Does what is to free a full disk: if it fails for want of room on one, again with a part of that given up, as long as there is one. What is not
     /// needed now is there for the next.
     pub(crate) fn with_reserve<T>(&self, run: impl Fn() -> Result<T>) -> Result<T> {
         let give_up = || {
@@ -239,7 +240,7 @@ impl Home {
         };
         for _ in RESERVES {
             match run() {
-                Err(error) if error.kind == ErrorKind::ResourceExhausted && give_up() => {}
+                Err(error) if lacks_room(&error) && give_up() => {}
                 done => return done,
             }
         }
@@ -274,6 +275,12 @@ impl Home {
     pub(crate) fn workspace(&self, id: &str) -> PathBuf {
         self.path.join("workspaces").join(id)
     }
+}
+
+/// Whether a disk had no room. Memory and descriptors are used up without that, and no file that goes gives any back.
+pub(crate) fn lacks_room(error: &Error) -> bool {
+    let others = [Errno::NOMEM, Errno::NFILE, Errno::MFILE].map(Errno::raw_os_error);
+    error.kind == ErrorKind::ResourceExhausted && !error.errno.is_some_and(|errno| others.contains(&errno))
 }
 
 /// Where the one is that the `$AH_HOME` at `path` was copied from: another one of its key, where it says that it was, and which says so itself; or
@@ -387,7 +394,8 @@ fn unusable(called: &str, error: Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::Home;
-    use ah_plugin_api::ErrorKind;
+    use ah_plugin_api::{Error, ErrorKind};
+    use rustix::io::Errno;
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::fs::symlink;
     use std::path::Path;
@@ -529,6 +537,20 @@ mod tests {
         std::fs::rename(at("moved"), at("again")).unwrap();
         open(&at("moved")).unwrap();
         assert!(!is_copy("again") && !is_copy("moved"));
+    }
+
+    #[test]
+    fn what_is_kept_for_a_full_disk_is_given_up_for_that_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = open(&dir.path().join("home")).unwrap();
+        home.keep_reserve();
+        let left = |errno: Errno| {
+            let fails = || Err::<(), _>(Error::from_io("cannot remove", &errno.into()));
+            assert_eq!(home.with_reserve(fails).unwrap_err().kind, ErrorKind::ResourceExhausted);
+            super::RESERVES.iter().filter(|name| home.join(name).exists()).count()
+        };
+        assert_eq!([Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(left), [8; 3]);
+        assert_eq!(left(Errno::NOSPC), 0);
     }
 
     #[test]

@@ -3,10 +3,11 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use ah_plugin_api::{Context, Dir, EntryKind, Error, ErrorKind, RelPath, Result};
+use ah_plugin_api::{Context, Dir, EntryKind, Error, RelPath, Result};
 use rustix::io::Errno;
 
 use super::ignores::Ignores;
+use crate::home::lacks_room;
 use crate::record::SnapshotRecord;
 use crate::text;
 use crate::walk::Source;
@@ -24,9 +25,7 @@ const ASKED: usize = 50;
 impl Workspace {
     /// Adds to the error of a restore that found no room which disk is full, and which files came since that take most.
     pub(super) fn say_what_takes_room(&self, target: &SnapshotRecord, error: Error) -> Error {
-        // Too many open files take no room.
-        let files = [Errno::NFILE, Errno::MFILE].map(Errno::raw_os_error);
-        if error.kind != ErrorKind::ResourceExhausted || error.errno.is_some_and(|errno| files.contains(&errno)) {
+        if !lacks_room(&error) {
             return error;
         }
         let quota = Some(Errno::DQUOT.raw_os_error());

@@ -91,6 +91,26 @@ fn what_did_not_survive_a_power_cut_is_gone_and_the_rest_is_there() {
 }
 
 #[test]
+fn what_did_not_survive_goes_also_where_it_was_set_aside_first() {
+    let f = fixture();
+    let entries = publish(&f.store, "torn", &some_files(3, 0), &[], Durability::Instant).unwrap();
+    let pack = pack_files(f.temp.path(), "pack").remove(0);
+    let mut bytes = std::fs::read(&pack).unwrap();
+    bytes[30] ^= 0x55;
+    std::fs::set_permissions(&pack, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    std::fs::write(&pack, &bytes).unwrap();
+    after_another_boot(f.temp.path());
+    let busy = crate::store::lock::take(&f.store.folders.store, &Context::quiet()).unwrap();
+    let store = open(f.temp.path());
+    drop(busy);
+    store.read(&entries[0].1, &mut Vec::new()).unwrap_err();
+    assert_eq!(pack_files(f.temp.path(), "damaged").len(), 2);
+    drop(store.lock(&Context::quiet()).unwrap());
+    assert!(store.snapshot(&id("torn")).unwrap().is_none());
+    assert!(std::fs::read_dir(pack.parent().unwrap()).unwrap().next().is_none());
+}
+
+#[test]
 fn after_a_power_cut_nothing_counts_as_durable_until_it_was_looked_at() {
     let f = fixture();
     publish(&f.store, "torn", &some_files(3, 0), &[], Durability::Instant).unwrap();

@@ -19,6 +19,7 @@ use gix::objs::{CommitRefIter, Kind, TreeRefIter};
 use super::files::Doing;
 use super::merge::Merge;
 use super::pack::{Finished, Pack};
+use super::refs::Doubt;
 use super::{Store, damage, files, keep, lock, refs, sync};
 
 const GARBAGE: &str = "garbage";
@@ -38,7 +39,7 @@ const NOTE: u8 = b'x';
 const PART: u8 = b'X';
 /// So many of them are all of it: a snapshot that is one of a hundred counts for something.
 const PARTS: u64 = 256;
-/// A sweep was given up here, as something is missing or cannot be read: unasked, none is made for what was noted before.
+/// A sweep was given up here, as something is missing or damaged: unasked, none is made for what was noted before.
 const GIVEN_UP: u8 = b'-';
 
 /// Bytes of notes there are at most, long before which a sweep is due.
@@ -212,13 +213,13 @@ struct Needed {
     kept: StdSet<ObjectId>,
 }
 
-/// None if something cannot be read or is missing: then everything may be needed.
-fn needed(store: &Store, cx: &Context<'_>) -> Result<Option<Needed>> {
+/// In doubt, everything may be needed.
+fn needed(store: &Store, cx: &Context<'_>) -> Result<Result<Needed, Doubt>> {
     damage::mend_indexes(store, true, cx);
     let refs::All { mut snapshots, unreadable } = refs::all(&store.folders, cx)?;
-    if unreadable {
+    if let Some(doubt) = unreadable {
         cx.log(LogLevel::Warn, "a snapshot's ref cannot be read, so nothing is dropped");
-        return Ok(None);
+        return Ok(Err(doubt));
     }
     // As they were written: then each is mostly a small step from the one before.
     let packs = store.packs();
@@ -234,7 +235,7 @@ fn needed(store: &Store, cx: &Context<'_>) -> Result<Option<Needed>> {
             Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),
             Err(error) => {
                 cx.log(LogLevel::Warn, &format!("snapshot {id} cannot be read, so nothing is dropped: {error}"));
-                return Ok(None);
+                return Ok(Err(Doubt::of(&error)));
             }
         }
     }
@@ -244,9 +245,9 @@ fn needed(store: &Store, cx: &Context<'_>) -> Result<Option<Needed>> {
             "snapshot {id} lacks the object {object}, so nothing is dropped; `ah agent fs rm {id}` takes it away, and `ah agent fs gc` then gives space back"
         );
         cx.log(LogLevel::Warn, &message);
-        return Ok(None);
+        return Ok(Err(Doubt::Damage));
     }
-    Ok(Some(out))
+    Ok(Ok(out))
 }
 
 /// The first of the snapshots that refers to an object.
@@ -291,28 +292,29 @@ pub(super) fn run(store: &Store, auto: bool, cx: &Context<'_>) -> Result<Reclaim
     let sweep = if auto { is_due(&notes, snapshots) } else { !notes.is_empty() };
     // Whoever publishes meanwhile may need what this does not know of; then it is looked at once more.
     for _ in 0..3 {
-        let needed = if sweep { needed(store, cx)? } else { None };
+        let looked = if sweep { Some(needed(store, cx)?) } else { None };
+        let needed = looked.as_ref().and_then(|looked| looked.as_ref().ok());
         let mut settled = true;
-        for mut group in plan(store, auto, needed.as_ref(), cx)? {
-            let mut replaced = replace(store, &group, needed.as_ref(), &mut out, cx);
+        for mut group in plan(store, auto, needed, cx)? {
+            let mut replaced = replace(store, &group, needed, &mut out, cx);
             if replaced.as_ref().is_err_and(|error| error.kind == ErrorKind::DataLoss) {
                 // Most of a damaged pack can be read: it is set aside. The others need not wait for it.
                 group.leave_damaged(store, cx)?;
                 damage::set_aside(store, &store.lock(cx)?)?;
-                replaced = replace(store, &group, needed.as_ref(), &mut out, cx);
+                replaced = replace(store, &group, needed, &mut out, cx);
             }
             settled &= replaced?;
         }
         if !settled {
             continue;
         }
-        if let Some(needed) = &needed {
+        if let Some(needed) = needed {
             let _guard = store.lock(cx)?;
             if fresh_needs(store, needed, cx)?.is_some() {
                 keep::sweep(store, &needed.kept, &mut out)?;
                 settle_garbage(store, notes.len())?;
             }
-        } else if sweep && notes.last() != Some(&GIVEN_UP) {
+        } else if matches!(looked, Some(Err(Doubt::Damage))) && notes.last() != Some(&GIVEN_UP) {
             let _guard = store.lock(cx)?;
             // What was noted meanwhile was not looked at.
             if garbage(store)?.len() == notes.len() {
@@ -356,7 +358,12 @@ fn tidy_orphans(store: &Store, out: &mut Reclaimed, cx: &Context<'_>) -> Result<
     }
     // A git that is working here gives a pack its name a moment before its index.
     std::thread::sleep(std::time::Duration::from_millis(200));
-    let whole = needed(store, cx)?.is_some();
+    let whole = match needed(store, cx)? {
+        Ok(_) => true,
+        Err(Doubt::Damage) => false,
+        // Whoever comes next can tell.
+        Err(Doubt::Passing) => return Ok(()),
+    };
     let _guard = store.lock(cx)?;
     let packs = &store.folders.packs;
     for orphan in orphans(store)?.into_iter().filter(|orphan| seen.contains(orphan)) {
@@ -489,7 +496,7 @@ fn dead_bytes(pack: &Pack, live: &HashSet<ObjectId>) -> (u64, bool) {
 fn fresh_needs(store: &Store, needed: &Needed, cx: &Context<'_>) -> Result<Option<HashSet<ObjectId>>> {
     let mut live = HashSet::default();
     let all = refs::all(&store.folders, cx)?;
-    if all.unreadable {
+    if all.unreadable.is_some() {
         return Ok(None);
     }
     for (_, commit) in all.snapshots {

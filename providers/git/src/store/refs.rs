@@ -62,12 +62,28 @@ fn read_packed(folders: &Folders) -> Result<Option<BTreeMap<String, Option<Objec
     Ok(Some(out))
 }
 
+/// Why it cannot be told what all snapshots need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Doubt {
+    /// Something is damaged or missing.
+    Damage,
+    /// Something cannot be read at this moment: an error of the disk, too many open files.
+    Passing,
+}
+
+impl Doubt {
+    /// What an error says.
+    pub(super) fn of(error: &Error) -> Self {
+        if error.kind == ErrorKind::DataLoss { Self::Damage } else { Self::Passing }
+    }
+}
+
 /// All snapshots that can be read.
 pub(super) struct All {
     /// Ordered by id.
     pub(super) snapshots: Vec<(SnapshotId, ObjectId)>,
     /// There is at least one more, and what it needs cannot be told.
-    pub(super) unreadable: bool,
+    pub(super) unreadable: Option<Doubt>,
 }
 
 /// All snapshots.
@@ -75,7 +91,7 @@ pub(super) fn all(folders: &Folders, cx: &Context<'_>) -> Result<All> {
     // A ref may move between files and packed refs while this looks. Packing writes the packed one first, unpacking the
     // file: whichever way it goes, one of these three looks sees it.
     let mut found = read_packed(folders)?.unwrap_or_default();
-    let mut unreadable = false;
+    let mut unreadable = None;
     if let Some(dir) = folder(folders)? {
         for name in files::names(&dir)? {
             match read_loose(&dir, &name) {
@@ -84,7 +100,8 @@ pub(super) fn all(folders: &Folders, cx: &Context<'_>) -> Result<All> {
                 }
                 Ok(None) => {}
                 Err(error) => {
-                    unreadable = true;
+                    // What passes says nothing of what is damaged for good.
+                    unreadable = unreadable.filter(|doubt| *doubt == Doubt::Passing).or(Some(Doubt::of(&error)));
                     cx.log(LogLevel::Warn, &format!("{error}; snapshot {name} is left out"));
                 }
             }
@@ -93,7 +110,8 @@ pub(super) fn all(folders: &Folders, cx: &Context<'_>) -> Result<All> {
     for (name, id) in read_packed(folders)?.unwrap_or_default() {
         found.entry(name).or_insert(id);
     }
-    unreadable |= found.values().any(Option::is_none);
+    let damaged = found.values().any(Option::is_none).then_some(Doubt::Damage);
+    let unreadable = unreadable.or(damaged);
     let snapshots = found.into_iter().filter_map(|(name, id)| Some((SnapshotId::new(name).ok()?, id?))).collect();
     Ok(All { snapshots, unreadable })
 }

@@ -54,7 +54,7 @@ pub(super) fn snapshots(store: &Store, ids: &BTreeSet<SnapshotId>, cx: &Context<
     let none = HashSet::default();
     let (mut own, mut others) = (HashSet::default(), HashSet::default());
     let all = refs::all(&store.folders, cx)?;
-    if all.unreadable {
+    if all.unreadable.is_some() {
         return Ok(None);
     }
     let mut refs = 0;

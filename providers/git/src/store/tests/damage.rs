@@ -111,6 +111,31 @@ fn what_did_not_survive_goes_also_where_it_was_set_aside_first() {
 }
 
 #[test]
+fn what_cannot_be_read_at_this_moment_ends_no_sweep_for_good() {
+    for file in ["pack", "ref"] {
+        let f = fixture();
+        let kept = publish(&f.store, "one", &some_files(3, 0), &[], Durability::Durable).unwrap();
+        let file = match file {
+            "pack" => pack_files(f.temp.path(), "pack").remove(0),
+            _ => f.temp.path().join("git/refs/ah/snapshots/one"),
+        };
+        let gone = publish(&f.store, "gone", &some_files(3, 9), &[], Durability::Durable).unwrap();
+        f.store.remove_snapshot(&f.store.lock(&Context::quiet()).unwrap(), &id("gone")).unwrap();
+        // A symlink cannot be opened: an error of the system, which says nothing about the file.
+        let aside = f.temp.path().join("aside");
+        std::fs::rename(&file, &aside).unwrap();
+        std::os::unix::fs::symlink(&aside, &file).unwrap();
+        open(f.temp.path()).reclaim(true, &Context::quiet()).unwrap();
+        assert!(open(f.temp.path()).contains(&gone[0].1), "{}", file.display());
+        std::fs::rename(&aside, &file).unwrap();
+        let store = open(f.temp.path());
+        store.reclaim(true, &Context::quiet()).unwrap();
+        assert!(!store.contains(&gone[0].1), "{}", file.display());
+        check(&store, "one", &some_files(3, 0), &kept);
+    }
+}
+
+#[test]
 fn after_a_power_cut_nothing_counts_as_durable_until_it_was_looked_at() {
     let f = fixture();
     publish(&f.store, "torn", &some_files(3, 0), &[], Durability::Instant).unwrap();

@@ -4,8 +4,8 @@
 //! snapshot writes again what it needs, and what is whole in such a pack can still be read. Nothing removes it: a person may
 //! want it. What cannot be read at this moment (an error of the disk) is not damaged.
 //!
-//! A pack of which only the index is damaged gets a new one instead: everything is still there. An index is believed unchecked
-//! where it finds something, since what is read is checked. That it does not find something is believed, and packs go, only once
+//! A pack of which only the index is damaged gets a new one instead: everything is still there. Until that could be written it serves from
+//! memory. An index is believed unchecked where it finds something, since what is read is checked. That it does not find something is believed, and packs go, only once
 //! its checksum was looked at.
 //!
 //! The private index names objects without looking for them. `index-packs` lists the packs it rests on: as long as all of them
@@ -73,7 +73,11 @@ fn examine_new<'p>(store: &Store, packs: impl IntoIterator<Item = &'p Arc<Pack>>
 }
 
 fn settle_if(store: &Store, looks: &[Look]) -> bool {
-    looks.iter().any(|look| *look != Look::Sound) && settle(store) && looks.contains(&Look::Mended)
+    if looks.iter().any(|look| *look != Look::Sound) {
+        settle(store);
+    }
+    // An index serves also before it can be written.
+    looks.contains(&Look::Mended)
 }
 
 /// Looks at the indexes, those of packs that could not be opened among them, and makes anew what is damaged: with `all` at every
@@ -183,12 +187,13 @@ pub(super) fn missed(store: &Store) {
     settle(store);
 }
 
-/// Puts in order what was noted, if nobody is writing; whether that was done. In a store that is only to be read for one it cannot be,
-/// and nothing is lost.
-fn settle(store: &Store) -> bool {
-    store.refresh().is_ok()
-        && lock::take_if_free(&store.folders.store)
-            .is_ok_and(|guard| guard.is_some_and(|guard| set_aside(store, &guard).is_ok()))
+/// Puts in order what was noted, if nobody is writing. In a store that is only to be read for one it cannot be, and nothing is lost.
+fn settle(store: &Store) {
+    if store.refresh().is_ok()
+        && let Ok(Some(guard)) = lock::take_if_free(&store.folders.store)
+    {
+        let _ = set_aside(store, &guard);
+    }
 }
 
 fn suspects<T>(store: &Store, work: impl FnOnce(&mut Suspects) -> T) -> T {
@@ -269,6 +274,24 @@ pub(super) fn open_aside(store: &Store, names: &[String], known: &Packs) -> Vec<
         }
     };
     stems.filter_map(open).collect()
+}
+
+/// The packs whose indexes were made anew and are not in their places yet, with these.
+pub(super) fn open_mended(store: &Store, known: &Packs) -> Vec<Arc<Pack>> {
+    let open = |(name, index): (&String, &Vec<u8>)| match known
+        .aside
+        .iter()
+        .find(|pack| pack.name == *name && pack.index.is(index))
+    {
+        Some(pack) => Some(Arc::clone(pack)),
+        None => {
+            let packs = store.folders.packs.as_fd();
+            Pack::open_with(packs, name, index.clone(), store.number()).ok().map(Arc::new)
+        }
+    };
+    suspects(store, |all| {
+        all.damaged.iter().filter_map(|(name, index)| Some((name, index.as_ref()?))).filter_map(open).collect()
+    })
 }
 
 /// Those that were set aside and cannot be opened, for a person: what is missing may have been there.

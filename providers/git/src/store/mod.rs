@@ -206,6 +206,11 @@ impl Store {
             let mut aside = damage::open_aside(self, &names, &slot);
             let damaged = |pack: &Pack| pack.index.is_known_damaged() || damage::is_noted(self, &pack.name);
             aside.extend(packs.extract_if(.., |pack| damaged(pack)));
+            for pack in damage::open_mended(self, &slot) {
+                aside.retain(|other| other.name != pack.name);
+                bad.retain(|(name, _)| *name != pack.name);
+                aside.push(pack);
+            }
             // Merged into another one since the names were read, which is not among them.
             let merged = bad.iter().any(|(name, _)| !files::exists(&self.folders.packs, &format!("{name}.idx")));
             *slot = Arc::new(Packs { packs, aside, bad });

@@ -57,18 +57,28 @@ fn be32(data: &[u8], at: usize) -> Option<u32> {
 impl Index {
     /// Checks the form of an index file; the message says what is wrong with it.
     pub(in crate::store) fn open(file: OwnedFd, size: u64) -> Result<Self, Bad> {
-        let mut head = vec![0; IDS as usize];
-        let mut whole = OnceLock::new();
         if size <= SMALL {
             let mut all = vec![0; size as usize];
             let read = files::pread_full(&file, &mut all, 0)?;
-            if read < head.len() {
-                return Err("its index is too short".into());
-            }
             all.truncate(read);
-            head.copy_from_slice(&all[..IDS as usize]);
-            whole = OnceLock::from(all);
-        } else if files::pread_full(&file, &mut head, 0)? < head.len() {
+            return Self::in_memory(all);
+        }
+        let mut head = vec![0; IDS as usize];
+        let read = files::pread_full(&file, &mut head, 0)?;
+        Self::checked(&head[..read], Some(file), size, OnceLock::new())
+    }
+
+    /// The same of what such a file holds, or is to hold.
+    pub(in crate::store) fn in_memory(all: Vec<u8>) -> Result<Self, Bad> {
+        let (head, size) = (all[..all.len().min(IDS as usize)].to_vec(), all.len() as u64);
+        let this = Self::checked(&head, None, size, OnceLock::from(all))?;
+        // Small mostly, so this costs less than opening it did.
+        this.is_sound()?;
+        Ok(this)
+    }
+
+    fn checked(head: &[u8], file: Option<OwnedFd>, size: u64, whole: OnceLock<Vec<u8>>) -> Result<Self, Bad> {
+        if head.len() < IDS as usize {
             return Err("its index is too short".into());
         }
         if head[..8] != MAGIC {
@@ -83,16 +93,11 @@ impl Index {
             }
             (*slot, last) = (count, count);
         }
-        let file = whole.get().is_none().then_some(file);
         let (asked, trouble) = (AtomicU32::new(0), AtomicI32::new(0));
         let this = Self { file, size, fanout, whole, sound: OnceLock::new(), asked, trouble };
         let least = this.large_offsets() + 40;
         if size < least || !(size - least).is_multiple_of(8) {
             return Err("its index has the wrong size".into());
-        }
-        if this.whole.get().is_some() {
-            // Small, so this costs less than opening it did.
-            this.is_sound()?;
         }
         Ok(this)
     }

@@ -150,6 +150,17 @@ impl Pack {
         Ok(this)
     }
 
+    /// Like [`Pack::open`], with an index that was made of it and is not beside it yet.
+    pub(in crate::store) fn open_with(
+        packs: BorrowedFd<'_>,
+        name: &str,
+        index: Vec<u8>,
+        number: u32,
+    ) -> Result<Self, Bad> {
+        let (file, size) = open(packs, &format!("{name}.pack"))?;
+        Self::of(file, size, name.to_owned(), number, Index::in_memory(index)?)
+    }
+
     /// Like [`Pack::open`], without its index: nothing is found in it.
     pub(super) fn open_alone(packs: BorrowedFd<'_>, name: &str, number: u32) -> Result<Self, Bad> {
         let (file, size) = open(packs, &format!("{name}.pack"))?;

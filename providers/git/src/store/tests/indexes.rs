@@ -139,6 +139,33 @@ fn an_index_is_made_anew_as_it_was() {
 }
 
 #[test]
+fn an_index_that_is_made_anew_serves_before_it_can_be_written() {
+    for torn in [false, true] {
+        let f = fixture();
+        let entries = publish(&f.store, "one", &some_files(3, 0), &[], Durability::Durable).unwrap();
+        let index = pack_files(f.temp.path(), "idx").remove(0);
+        let good = std::fs::read(&index).unwrap();
+        match torn {
+            true => put(&index, &good[..good.len() / 2]),
+            false => drop(rename_in_index(f.temp.path(), &entries[1].1, false)),
+        }
+        let bad = std::fs::read(&index).unwrap();
+        // Somebody is writing.
+        let busy = crate::store::lock::take(&f.store.folders.store, &Context::quiet()).unwrap();
+        let store = open(f.temp.path());
+        for _ in 0..2 {
+            check(&store, "one", &some_files(3, 0), &entries);
+        }
+        assert!(std::fs::read(&index).unwrap() == bad, "torn: {torn}");
+        assert!(!store.contains(&entries[1].1), "nothing new rests on it");
+        drop(busy);
+        drop(store.lock(&Context::quiet()).unwrap());
+        assert!(std::fs::read(&index).unwrap() == good && store.contains(&entries[1].1), "torn: {torn}");
+        check(&store, "one", &some_files(3, 0), &entries);
+    }
+}
+
+#[test]
 fn a_large_index_is_looked_at_once_something_is_missed_in_it() {
     let f = fixture();
     let files: Files = (0..9500).map(|n| (format!("f{n}"), format!("{n}").into_bytes())).collect();

@@ -213,9 +213,9 @@ fn drop_work_trees(clone: &Dir, git: BorrowedFd<'_>, cx: &Context<'_>) -> Result
     let entries = rustix::fs::Dir::read_from(&trees).map_err(|e| failed("read", "worktrees", e))?;
     let mut some_inside = false;
     for entry in entries.flatten() {
-        let Ok(name) = entry.file_name().to_str() else { continue };
+        let name = entry.file_name().to_bytes();
         cx.check_cancelled()?;
-        let text = read_file(&trees, &format!("{name}/gitdir"), PATH_MAX).ok().flatten().unwrap_or_default();
+        let text = read_file(&trees, [name, b"/gitdir"].concat(), PATH_MAX).ok().flatten().unwrap_or_default();
         // The path of its `.git` file, as it was in the workspace, wherever that was: the end of it is the path in the clone.
         let Some(path) = text.trim_ascii_end().strip_suffix(b"/.git") else { continue };
         for (slash, _) in path.iter().enumerate().filter(|&(_, &byte)| byte == b'/') {
@@ -231,12 +231,12 @@ fn drop_work_trees(clone: &Dir, git: BorrowedFd<'_>, cx: &Context<'_>) -> Result
 }
 
 /// Removes the `.git` file in the folder `tree` of the clone if it is that of the linked work tree `name`. Whether it was.
-fn unlink_git_file(clone: &Dir, tree: &[u8], name: &str) -> Result<bool> {
+fn unlink_git_file(clone: &Dir, tree: &[u8], name: &[u8]) -> Result<bool> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(parent) = rustix::fs::openat2(clone, tree, flags, Mode::empty(), resolve) else { return Ok(false) };
     let Ok(Some(text)) = read_file(&parent, ".git", SMALL) else { return Ok(false) };
-    if !text.trim_ascii_end().ends_with(format!("/worktrees/{name}").as_bytes()) {
+    if !text.trim_ascii_end().ends_with(&[b"/worktrees/", name].concat()) {
         return Ok(false);
     }
     gone(rustix::fs::unlinkat(&parent, ".git", AtFlags::empty()), ".git")

@@ -1,6 +1,6 @@
 //! Branches, tags and remote-tracking refs as they stand, so that a clone of a snapshot knows `main` and `origin/main` too.
 //!
-//! A text of one line each, ordered by name: `<commit> <name>`, or `ref:<target> <name>` for a symbolic one. Where there are
+//! A line each, ordered by name: `<commit> <name>`, or `ref:<target> <name>` for a symbolic one. Names are bytes, as Git has them. Where there are
 //! very many, none are recorded: each snapshot would pay for reading them.
 
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ struct Room {
 }
 
 impl Room {
-    fn take(&mut self, name: &str, text: &[u8]) -> Option<()> {
+    fn take(&mut self, name: &[u8], text: &[u8]) -> Option<()> {
         self.bytes = self.bytes.checked_sub((name.len() + text.len()) as u64)?;
         Some(())
     }
@@ -38,7 +38,7 @@ pub enum Target {
     /// A commit or tag.
     Object(ObjectId),
     /// Another ref.
-    Ref(String),
+    Ref(Vec<u8>),
 }
 
 /// Reads them; none if there are too many, or they cannot be read.
@@ -49,22 +49,23 @@ pub(crate) fn read(common_dir: BorrowedFd<'_>) -> Option<Vec<u8>> {
     let mut loose = BTreeMap::new();
     let mut room = Room { files: FILES_LIMIT, bytes: LIMIT };
     for kind in KINDS {
-        files(common_dir, &format!("refs/{kind}"), &mut loose, &mut room, DEPTH)?;
+        files(common_dir, format!("refs/{kind}").as_bytes(), &mut loose, &mut room, DEPTH)?;
     }
     packed(common_dir, &mut found)?;
     found.append(&mut loose);
     let mut out = Vec::new();
     for (name, target) in found {
-        match target {
-            Target::Object(id) => out.extend_from_slice(format!("{id} {name}\n").as_bytes()),
-            Target::Ref(target) => out.extend_from_slice(format!("ref:{target} {name}\n").as_bytes()),
-        }
+        let target = match target {
+            Target::Object(id) => id.to_string().into_bytes(),
+            Target::Ref(target) => [b"ref:", target.as_slice()].concat(),
+        };
+        out.extend([target.as_slice(), b" ", &name, b"\n"].concat());
     }
     Some(out)
 }
 
 /// Reads what `read` wrote; leaves out what no ref can be.
-pub fn parse(text: &[u8]) -> impl Iterator<Item = (String, Target)> {
+pub fn parse(text: &[u8]) -> impl Iterator<Item = (Vec<u8>, Target)> {
     text.lines().filter_map(|line| {
         let (target, name) = line.split_once_str(" ")?;
         let target = match target.strip_prefix(b"ref:") {
@@ -75,14 +76,14 @@ pub fn parse(text: &[u8]) -> impl Iterator<Item = (String, Target)> {
     })
 }
 
-fn valid(name: &[u8]) -> Option<String> {
+fn valid(name: &[u8]) -> Option<Vec<u8>> {
     let kind = name.strip_prefix(b"refs/")?.split_once_str("/")?.0;
     let known = KINDS.iter().any(|known| known.as_bytes() == kind);
     let name = gix::validate::reference::name(name.as_bstr()).ok().filter(|_| known)?;
-    name.to_str().ok().map(str::to_owned)
+    Some(name.to_vec())
 }
 
-fn packed(common_dir: BorrowedFd<'_>, found: &mut BTreeMap<String, Target>) -> Option<()> {
+fn packed(common_dir: BorrowedFd<'_>, found: &mut BTreeMap<Vec<u8>, Target>) -> Option<()> {
     // A file that is too large reads as one that is not there; so its size is asked for first.
     if let Ok(stat) = rustix::fs::statat(common_dir, "packed-refs", AtFlags::empty())
         && u64::try_from(stat.st_size).unwrap_or(u64::MAX) > LIMIT
@@ -97,20 +98,20 @@ fn packed(common_dir: BorrowedFd<'_>, found: &mut BTreeMap<String, Target>) -> O
 
 fn files(
     common_dir: BorrowedFd<'_>,
-    path: &str,
-    found: &mut BTreeMap<String, Target>,
+    path: &[u8],
+    found: &mut BTreeMap<Vec<u8>, Target>,
     room: &mut Room,
     depth: usize,
 ) -> Option<()> {
-    let Ok(dir) = open_dir(common_dir, path.as_bytes()) else { return Some(()) };
+    let Ok(dir) = open_dir(common_dir, path) else { return Some(()) };
     for entry in rustix::fs::Dir::read_from(dir.as_fd()).ok()? {
         let entry = entry.ok()?;
-        let Ok(name) = entry.file_name().to_str() else { continue };
-        if name.starts_with('.') {
+        let name = entry.file_name().to_bytes();
+        if name.starts_with(b".") {
             continue;
         }
         room.files = room.files.checked_sub(1)?;
-        let below = format!("{path}/{name}");
+        let below = [path, b"/", name].concat();
         // Some filesystems do not say the kind in the listing.
         let is_dir = match entry.file_type() {
             FileType::Unknown => rustix::fs::statat(&dir, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)
@@ -119,7 +120,7 @@ fn files(
         };
         if is_dir {
             files(common_dir, &below, found, room, depth.checked_sub(1)?)?;
-        } else if let (Some(name), Ok(Some(text))) = (valid(below.as_bytes()), read_file(dir.as_fd(), name, SMALL)) {
+        } else if let (Some(name), Ok(Some(text))) = (valid(&below), read_file(dir.as_fd(), name, SMALL)) {
             room.take(&name, &text)?;
             let text = text.trim_ascii_end();
             let target = match text.strip_prefix(b"ref:") {
@@ -134,9 +135,12 @@ fn files(
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
     use std::os::fd::AsFd;
+    use std::os::unix::ffi::OsStrExt;
 
     use super::{LIMIT, Target, parse, read};
+    use crate::write::put_refs;
 
     #[test]
     fn many_that_are_long_are_too_many() {
@@ -152,6 +156,23 @@ mod tests {
             std::fs::hard_link(&first, heads.join(n.to_string())).unwrap();
         }
         assert_eq!(read(), None);
+    }
+
+    #[test]
+    fn names_of_any_bytes_come_along() {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let folder = from.path().join(OsStr::from_bytes(b"refs/heads/d\xfc"));
+        std::fs::create_dir_all(&folder).unwrap();
+        let id = "1".repeat(40);
+        std::fs::write(folder.join(OsStr::from_bytes(b"caf\xe9")), format!("{id}\n")).unwrap();
+        std::fs::write(folder.join("alias"), b"ref: refs/heads/d\xfc/caf\xe9\n").unwrap();
+        std::fs::write(from.path().join("packed-refs"), [id.as_bytes(), b" refs/tags/\xff\n"].concat()).unwrap();
+        let open = |dir: &tempfile::TempDir| std::fs::File::open(dir.path()).unwrap();
+        let text = read(open(&from).as_fd()).unwrap();
+        let names: Vec<_> = parse(&text).map(|(name, _)| name).collect();
+        assert_eq!(names, [&b"refs/heads/d\xfc/alias"[..], b"refs/heads/d\xfc/caf\xe9", b"refs/tags/\xff"]);
+        assert_eq!(put_refs(open(&to).as_fd(), Some(&text)).unwrap(), None);
+        assert_eq!(read(open(&to).as_fd()), Some(text));
     }
 
     #[test]

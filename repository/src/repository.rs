@@ -267,7 +267,7 @@ pub(crate) fn open_dir(at: impl AsFd, path: &[u8]) -> rustix::io::Result<OwnedFd
 }
 
 /// Opens a regular file; none if there is nothing, or something else, of that name.
-pub(crate) fn open_file(at: impl AsFd, name: &str) -> rustix::io::Result<Option<(OwnedFd, u64)>> {
+pub(crate) fn open_file(at: impl AsFd, name: impl AsRef<[u8]>) -> rustix::io::Result<Option<(OwnedFd, u64)>> {
     open_regular(at, name, READ | OFlags::NOFOLLOW)
 }
 
@@ -285,8 +285,8 @@ fn open_linked(at: impl AsFd, name: &str) -> rustix::io::Result<Option<(OwnedFd,
 /// Nothing that is no regular file is waited for, or becomes this process's terminal.
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
-fn open_regular(at: impl AsFd, name: &str, flags: OFlags) -> rustix::io::Result<Option<(OwnedFd, u64)>> {
-    let fd = match without_magic(at, name, flags) {
+fn open_regular(at: impl AsFd, name: impl AsRef<[u8]>, flags: OFlags) -> rustix::io::Result<Option<(OwnedFd, u64)>> {
+    let fd = match without_magic(at, name.as_ref(), flags) {
         Ok(fd) => fd,
         // No such name, a directory on the way that is none, a symlink, a socket.
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO) => return Ok(None),
@@ -297,7 +297,7 @@ fn open_regular(at: impl AsFd, name: &str, flags: OFlags) -> rustix::io::Result<
     Ok(regular.then(|| (fd, u64::try_from(stat.st_size).unwrap_or(0))))
 }
 
-pub(crate) fn read_file(at: impl AsFd, name: &str, limit: u64) -> rustix::io::Result<Option<Vec<u8>>> {
+pub(crate) fn read_file(at: impl AsFd, name: impl AsRef<[u8]>, limit: u64) -> rustix::io::Result<Option<Vec<u8>>> {
     read_opened(open_file(at, name)?, limit)
 }
 

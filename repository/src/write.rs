@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ah_plugin_api::{Error, RepositoryState, Result};
+use ah_plugin_api::{Error, RepositoryState, Result, text};
 use rustix::fs::{Mode, OFlags};
 
 use crate::refs::Target;
@@ -45,8 +45,8 @@ const DEEPEST_REF: usize = 5;
 pub fn put_head(git: BorrowedFd<'_>, state: &RepositoryState, recorded: Option<&[u8]>) -> Result<()> {
     let text = match (state.branch.as_deref().filter(|branch| is_ref(branch)), state.head.as_deref()) {
         (Some(branch), commit) => {
-            if let (Some(commit), Some(end)) = (commit, end_of(branch, recorded)) {
-                put_ref(git, &end, commit)?;
+            if let (Some(commit), Some(end)) = (commit, end_of(branch.as_bytes(), recorded)) {
+                put_ref(git, &end, commit.as_bytes())?;
             }
             format!("ref: {branch}\n")
         }
@@ -57,8 +57,8 @@ pub fn put_head(git: BorrowedFd<'_>, state: &RepositoryState, recorded: Option<&
 }
 
 /// The ref at the end of the symbolic ones that `branch` is the first of, if it is one; none if they have no end.
-fn end_of(branch: &str, recorded: Option<&[u8]>) -> Option<String> {
-    let leads_to = |name: &str| {
+fn end_of(branch: &[u8], recorded: Option<&[u8]>) -> Option<Vec<u8>> {
+    let leads_to = |name: &[u8]| {
         crate::refs::parse(recorded.unwrap_or_default()).find_map(|(found, target)| match target {
             Target::Ref(target) if found == name => Some(target),
             _ => None,
@@ -91,27 +91,29 @@ pub fn put_refs(git: BorrowedFd<'_>, recorded: Option<&[u8]>) -> Result<Option<S
     let mut packed = b"# pack-refs with: sorted \n".to_vec();
     for (name, target) in crate::refs::parse(recorded) {
         match target {
-            Target::Object(id) => packed.extend_from_slice(format!("{id} {name}\n").as_bytes()),
-            Target::Ref(target) => put_ref(git, &name, &format!("ref: {target}"))?,
+            Target::Object(id) => packed.extend([id.to_string().as_bytes(), b" ", &name, b"\n"].concat()),
+            Target::Ref(target) => put_ref(git, &name, &[b"ref: ", target.as_slice()].concat())?,
         }
     }
     put(git, "packed-refs", &packed).map(|()| None)
 }
 
-fn put_ref(git: BorrowedFd<'_>, name: &str, value: &str) -> Result<()> {
-    let (dirs, file) = name.rsplit_once('/').unwrap_or(("", name));
+fn put_ref(git: BorrowedFd<'_>, name: &[u8], value: &[u8]) -> Result<()> {
+    let mut parts = name.split(|&byte| byte == b'/');
+    let file = parts.next_back().unwrap_or_default();
     let mut at: Option<OwnedFd> = None;
-    for dir in dirs.split('/').filter(|dir| !dir.is_empty()) {
+    for dir in parts.filter(|dir| !dir.is_empty()) {
         at = Some(make_dir(at.as_ref().map_or(git, |fd| fd.as_fd()), dir)?);
     }
-    put(at.as_ref().map_or(git, |fd| fd.as_fd()), file, format!("{value}\n").as_bytes())
+    put(at.as_ref().map_or(git, |fd| fd.as_fd()), file, &[value, b"\n"].concat())
 }
 
 /// Makes a directory, or opens the one that is there.
 ///
 /// # Errors
 /// Those of the system.
-pub fn make_dir(parent: BorrowedFd<'_>, name: &str) -> Result<OwnedFd> {
+pub fn make_dir(parent: BorrowedFd<'_>, name: impl AsRef<[u8]>) -> Result<OwnedFd> {
+    let name = name.as_ref();
     match rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o755)) {
         Ok(()) | Err(rustix::io::Errno::EXIST) => {}
         Err(e) => return Err(failed(name, e)),
@@ -124,18 +126,19 @@ pub fn make_dir(parent: BorrowedFd<'_>, name: &str) -> Result<OwnedFd> {
 ///
 /// # Errors
 /// Those of the system; `AlreadyExists` if it is there.
-pub fn put(dir: BorrowedFd<'_>, name: &str, data: &[u8]) -> Result<()> {
+pub fn put(dir: BorrowedFd<'_>, name: impl AsRef<[u8]>, data: &[u8]) -> Result<()> {
+    let name = name.as_ref();
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o644)).map_err(|e| failed(name, e))?;
     File::from(file).write_all(data).map_err(|e| Error::from_io(doing(name), &e))
 }
 
-fn failed(name: &str, e: rustix::io::Errno) -> Error {
+fn failed(name: &[u8], e: rustix::io::Errno) -> Error {
     Error::from_io(doing(name), &e.into())
 }
 
-fn doing(name: &str) -> String {
-    format!("cannot make {name:?} in the clone's .git")
+fn doing(name: &[u8]) -> String {
+    format!("cannot make {} in the clone's .git", text::path(name))
 }
 
 #[cfg(test)]

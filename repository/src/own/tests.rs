@@ -354,3 +354,17 @@ fn a_linked_work_tree_is_found_by_the_end_of_its_path() {
         assert!(!path.join("trees/inside/.git").exists(), "{leads}");
     }
 }
+
+#[test]
+fn a_linked_work_tree_of_any_name_is_found() {
+    use std::os::unix::ffi::OsStrExt;
+    let temp = tempfile::tempdir().unwrap();
+    let copy = made(temp.path(), "main");
+    let path = temp.path().join("copy");
+    let (trees, name) = (path.join(".git/worktrees"), std::ffi::OsStr::from_bytes(b"caf\xe9"));
+    std::fs::rename(trees.join("inside"), trees.join(name)).unwrap();
+    let leads = [b"gitdir: ", trees.join(name).as_os_str().as_bytes(), b"\n"].concat();
+    std::fs::write(path.join("trees/inside/.git"), leads).unwrap();
+    own(&copy, None, None, &Context::quiet()).unwrap();
+    assert!(!path.join("trees/inside/.git").exists() && path.join("trees/inside/file").exists());
+}

@@ -159,6 +159,8 @@ fn make(dir: BorrowedFd<'_>) -> Result<()> {
     for name in FOLDERS {
         files::make_dir(dir, name)?;
     }
+    // What gives room back on a full disk begins with this, for which there may be none then.
+    drop(lock::take_if_free(files::open_dir(dir, "merge")?)?);
     let tmp = files::open_dir(dir, "tmp")?;
     let git = files::open_dir(dir, "git")?;
     files::put(tmp.as_fd(), git.as_fd(), "config", CONFIG.as_bytes(), 0o600, true)?;

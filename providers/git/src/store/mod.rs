@@ -13,7 +13,7 @@
 //! | `unsynced/` | empty files that name what is not yet known to be on disk, see [`sync`] |
 //! | `garbage` | one byte for each thing that may have left garbage, and for a sweep that was given up; gone after one that was not |
 //! | `writing` | there while a pack may be in place whose ref is not yet |
-//! | `merge/` | packs that are being put together; emptied by the next who does that. `merge/lock`: held by whoever does |
+//! | `merge/` | packs that are being put together; emptied by the next who does that. `merge/lock`: held by whoever does; made with the store |
 //! | `keep/` | links to (else copies of) objects of the user's repository, see [`keep`] |
 //! | `index` | what each file of the workspace looked like when it was last read; see `crate::index` |
 //! | `views/` | one record for each view and clone that was made; see `crate::made` |

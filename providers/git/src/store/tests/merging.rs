@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ah_plugin_api::{Context, Durability};
@@ -120,6 +121,30 @@ fn what_snapshots_hold_together_is_what_comes_back() {
     // Nothing is given back beside one that cannot be read.
     std::fs::write(f.temp.path().join("git/refs/ah/snapshots/s36"), "nothing\n").unwrap();
     assert_eq!(held(30..31), None);
+}
+
+fn all_below(dir: &Path, out: &mut BTreeSet<PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            all_below(&path, out);
+        }
+        out.insert(path);
+    }
+}
+
+#[test]
+fn what_nothing_needs_goes_without_a_new_file() {
+    let f = fixture();
+    publish(&f.store, "one", &some_files(2, 0), &[], Durability::Durable).unwrap();
+    f.store.remove_snapshot(&f.store.lock(&Context::quiet()).unwrap(), &id("one")).unwrap();
+    let (mut before, mut after) = (BTreeSet::new(), BTreeSet::new());
+    all_below(f.temp.path(), &mut before);
+    f.store.reclaim(false, &Context::quiet()).unwrap();
+    all_below(f.temp.path(), &mut after);
+    assert!(pack_files(f.temp.path(), "pack").is_empty());
+    // A full disk may have no room for it.
+    assert_eq!(after.difference(&before).next(), None);
 }
 
 #[test]

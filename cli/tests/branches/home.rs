@@ -13,6 +13,126 @@ fn said(world: &World) -> String {
     stderr
 }
 
+/// Runs each of the commands by which `rm` says that commits and stashes come home, but for those that merge; which these are.
+pub(super) fn bring_home(world: &World) -> Vec<String> {
+    let said = said(world);
+    let (merging, others): (Vec<_>, Vec<_>) =
+        said.split('`').filter(|part| part.starts_with("git ")).partition(|part| part.contains(" merge "));
+    assert!(!others.is_empty(), "{said}");
+    others.into_iter().for_each(pasted);
+    merging.into_iter().map(str::to_owned).collect()
+}
+
+/// Runs a line of a shell, away from any repository.
+fn pasted(line: &str) {
+    let names = ["GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"];
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", line])
+        .current_dir("/")
+        .envs(names.map(|name| (name, "e@x")))
+        .env("GIT_CONFIG_GLOBAL", "/dev/null");
+    let ran = shell.output().unwrap();
+    assert!(ran.status.success(), "{line}: {ran:?}");
+}
+
+#[test]
+fn what_the_hint_brings_home_changes_nothing_there() {
+    let world = World::new();
+    let (branch, root) = (branched(&world), world.root());
+    git(&root, &["branch", "side"]);
+    git(&branch, &["checkout", "-q", "-b", "side"]);
+    git(&branch, &["commit", "-q", "--allow-empty", "-m", "beside"]);
+    git(&branch, &["checkout", "-q", "-b", "exp"]);
+    git(&branch, &["commit", "-q", "--allow-empty", "-m", "tried"]);
+    git(&branch, &["checkout", "-q", "main"]);
+    git(&branch, &["commit", "-q", "--allow-empty", "-m", "done"]);
+    for contents in ["two", "three"] {
+        fs::write(branch.join("f"), contents).unwrap();
+        git(&branch, &["stash", "-q"]);
+    }
+    // What somebody prunes by default is not theirs to lose by this.
+    git(&root, &["config", "fetch.prune", "true"]);
+    git(&root, &["branch", "b-main-of-mine"]);
+    git(&root, &["commit", "-q", "--allow-empty", "-m", "meanwhile"]);
+    let state =
+        || (git(&root, &["rev-parse", "HEAD", "side", "b-main-of-mine"]), git(&root, &["status", "--porcelain"]));
+    let (before, id) = (state(), |name: &str| git(&branch, &["rev-parse", name]));
+    let merging = bring_home(&world);
+    assert_eq!(state(), before);
+    assert_eq!(git(&root, &["rev-parse", "b-main", "b-side", "exp"]), [id("main"), id("side"), id("exp")].join("\n"));
+    let stashes = ["stash@{0}", "stash@{1}"];
+    assert_eq!(stashes.map(|name| git(&root, &["rev-parse", name])), stashes.map(id));
+    // What is merged is what goes on with the branch that is checked out, and nothing else.
+    let [merge] = <[String; 1]>::try_from(merging).unwrap();
+    pasted(&merge);
+    assert_eq!(git(&root, &["rev-parse", "HEAD^2"]), id("main"));
+    assert_eq!(git(&root, &["rev-list", "--merges", "--count", "HEAD"]), "1");
+    world.fs(["rm", "b"]);
+    assert!(!branch.exists());
+}
+
+#[test]
+fn a_stash_alone_is_brought_home_as_one() {
+    let world = World::new();
+    let (branch, root) = (branched(&world), world.root());
+    fs::write(branch.join("f"), "two").unwrap();
+    git(&branch, &["stash", "-q"]);
+    world.write("f", "mine");
+    git(&root, &["stash", "-q"]);
+    let (ours, tip) = (git(&root, &["rev-parse", "stash@{0}"]), git(&root, &["rev-parse", "main"]));
+    assert_eq!(bring_home(&world), [""; 0]);
+    assert_eq!(git(&root, &["rev-parse", "main"]), tip);
+    assert_eq!(git(&root, &["rev-parse", "stash@{0}"]), git(&branch, &["rev-parse", "stash@{0}"]));
+    assert_eq!(git(&root, &["rev-parse", "stash@{1}"]), ours);
+    world.fs(["rm", "b"]);
+    assert!(!branch.exists());
+}
+
+#[test]
+fn a_name_that_is_taken_at_home_is_not_written_over() {
+    let world = World::new();
+    let (branch, root) = (branched(&world), world.root());
+    for name in ["b-main", "b-HEAD/x"] {
+        git(&root, &["branch", name]);
+    }
+    let there = git(&root, &["rev-parse", "b-main"]);
+    git(&branch, &["commit", "-q", "--allow-empty", "-m", "one"]);
+    git(&branch, &["checkout", "-q", "--detach"]);
+    git(&branch, &["commit", "-q", "--allow-empty", "-m", "two"]);
+    bring_home(&world);
+    assert_eq!(git(&root, &["rev-parse", "b-main", "main"]), format!("{there}\n{there}"));
+    assert_eq!(git(&root, &["rev-parse", "b-main-2"]), git(&branch, &["rev-parse", "main"]));
+    world.fs(["rm", "b"]);
+    assert!(!branch.exists());
+}
+
+#[test]
+fn a_repository_inside_is_brought_home_to_the_one_at_its_place() {
+    let world = World::on_git();
+    world.write(".gitignore", "mine/\n");
+    let (branch, root) = (branched(&world), world.root());
+    let (ours, theirs) = (root.join("mine"), branch.join("mine"));
+    git(&root, &["init", "-q", "-b", "main", "mine"]);
+    git(&ours, &["commit", "-q", "--allow-empty", "-m", "first"]);
+    git(&branch, &["clone", "-q", ours.to_str().unwrap(), "mine"]);
+    fs::write(theirs.join("g"), "one").unwrap();
+    git(&theirs, &["add", "g"]);
+    git(&theirs, &["commit", "-q", "-m", "second"]);
+    fs::write(theirs.join("g"), "two").unwrap();
+    git(&theirs, &["stash", "-q"]);
+    refused(&world, "commits or references in mine");
+    let tips = || git(&root, &["rev-parse", "HEAD"]) + &git(&ours, &["rev-parse", "HEAD"]);
+    let before = tips();
+    let [merge] = <[String; 1]>::try_from(bring_home(&world)).unwrap();
+    assert_eq!(tips(), before);
+    pasted(&merge);
+    let names = ["rev-parse", "HEAD", "stash@{0}"];
+    assert_eq!(git(&ours, &names), git(&theirs, &names));
+    world.fs(["rm", "b"]);
+    assert!(!branch.exists());
+}
+
 #[test]
 fn what_was_merged_is_not_only_there() {
     let world = World::new();
@@ -30,9 +150,7 @@ fn what_was_merged_is_not_only_there() {
             git(&root, &["commit", "-q", "--allow-empty", "-m", &like]);
         }
         refused(&world, "HEAD moved");
-        let place = branch.to_str().unwrap();
-        assert!(said(&world).contains(&format!("`git fetch {place} refs/heads/main`, then `git merge FETCH_HEAD`")));
-        git(&root, &["fetch", "-q", place]);
+        git(&root, &["fetch", "-q", branch.to_str().unwrap()]);
         // By that alone it is not for long.
         refused(&world, "HEAD moved");
         git(&root, &["merge", "-q", "--no-edit", "FETCH_HEAD"]);
@@ -68,10 +186,9 @@ fn what_the_hint_says_brings_references_home() {
     git(&world.root(), &["fetch", "-q", branch.to_str().unwrap(), "it's"]);
     git(&world.root(), &["merge", "-q", "FETCH_HEAD"]);
     refused(&world, "HEAD moved");
-    let said = said(&world);
-    let fetch = said.split('`').find(|part| part.starts_with("git fetch ")).unwrap();
-    let ran = Command::new("sh").args(["-c", fetch]).current_dir(world.root()).output().unwrap();
-    assert!(ran.status.success(), "{fetch}: {ran:?}");
+    let tip = git(&world.root(), &["rev-parse", "HEAD"]);
+    bring_home(&world);
+    assert_eq!(git(&world.root(), &["rev-parse", "HEAD"]), tip);
     world.fs(["rm", "b"]);
     assert!(!branch.exists());
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Change, DiffRequest, Dir, EntryKind, Error, ErrorKind, RelPath, Result, Side};
 
@@ -11,7 +11,8 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use crate::attend::Standing;
-use crate::branch::inside::{Fetch, inside};
+use crate::branch::fetch::Missing;
+use crate::branch::inside::inside;
 use crate::branch::known::Known;
 use crate::branch::repository::RepositoryMark;
 use crate::branch::{BranchFile, BranchState, all, read_all};
@@ -56,8 +57,8 @@ struct Held {
     words: Vec<String>,
     /// The files that were changed, then those that were deleted.
     files: Vec<RelPath>,
-    /// A repository with commits or references that no other has.
-    repository: Option<Fetch>,
+    /// What brings home the commits and references of a repository that no other has.
+    fetch: Option<String>,
 }
 
 impl Held {
@@ -69,17 +70,7 @@ impl Held {
         let name = &file.record.name;
         let message = format!("the branch {name} holds what is nowhere else: {}", self.words.join(", "));
         let (place, name) = (text::shell(file.record.path.as_os_str()), text::shell(name.as_ref()));
-        let fetch = |(from, what): &Fetch| {
-            let told = what.iter().take(NAMED).map(|what| format!(" {}", text::shell(what.as_ref())));
-            // What is fetched without a name goes again.
-            let named = match !what.is_empty() && what.iter().all(|what| what.contains(':')) {
-                true => "",
-                false => ", then `git merge FETCH_HEAD` or `git branch NAME FETCH_HEAD`",
-            };
-            let (from, told) = (text::shell(from.as_os_str()), told.collect::<String>());
-            format!(" (`cp`; commits: `git fetch {from}{told}`{named})")
-        };
-        let fetch = self.repository.as_ref().map(fetch).unwrap_or_default();
+        let fetch = self.fetch.as_ref().map(|commands| format!(" (`cp`; {commands})")).unwrap_or_default();
         let mut error = Error::new(ErrorKind::FailedPrecondition, message);
         error.causes = self.files.iter().take(NAMED).map(ToString::to_string).collect();
         if self.files.len() > NAMED {
@@ -259,10 +250,13 @@ impl Workspace {
         }
         held.extend(own.snapshots_held(&own.lock("orphans")?)?);
         let branch = own.open_dir()?;
-        let (words, repositories) = inside(&branch, self.open_dir().ok().as_ref())?;
+        let (words, repositories) = inside(&branch, &file.record.name, self.open_dir().ok().as_ref())?;
         held.extend(words);
-        let place = |path: PathBuf| file.record.path.join(path).components().collect();
-        let mut repository = repositories.into_iter().next().map(|(path, what)| (place(path), what));
+        let commands = |place: &Path, missing: &Missing| {
+            let at = |top: &Path| -> PathBuf { top.join(place).components().collect() };
+            missing.commands(&at(&file.record.path), &at(&self.root), &file.record.name)
+        };
+        let mut fetch = repositories.iter().find_map(|(place, missing)| commands(place, missing));
         for other in all(self.engine.home())? {
             if other.record.id != file.record.id && other.made_at.starts_with(file.point()) && other.made_at.exists() {
                 held.push(format!("the branch {}", other.record.name));
@@ -286,13 +280,15 @@ impl Workspace {
             (Some(_), Some(_)) => None,
         };
         if let Some(moved) = moved {
-            let lacking = self.lacking(&branch)?;
+            let here = self.open_dir().ok();
+            let git = here.as_ref().and_then(|here| GitDir::of(here.as_fd()));
+            let known = git.as_ref().map(Known::of_work_tree).transpose()?.unwrap_or_default();
+            let lacking = known.lacks_of(Tree::new(branch.as_fd())?, &RelPath::new(".git")?, &file.record.name);
             // Brought home, it is nothing that only the branch has.
             if file.repository.is_none() || lacking.is_some() {
                 held.push(moved.to_owned());
-                let what = lacking.unwrap_or_default();
-                let is_name = |what: &String| what.starts_with("refs/") || what == "HEAD";
-                repository = Some((file.record.path.clone(), what.into_iter().filter(is_name).collect()));
+                let lacking = lacking.filter(|_| known.is_there());
+                fetch = lacking.and_then(|missing| commands(Path::new(""), &missing)).or(fetch);
             }
         }
         // They are as the snapshot has them that the branch grew from: of themselves they are nothing to lose.
@@ -300,15 +296,7 @@ impl Workspace {
             held.push(text::count(deleted.len(), "deleted file", "deleted files"));
             files.append(&mut deleted);
         }
-        Ok(Held { words: held, files, repository })
-    }
-
-    /// What of the repository at the top of a branch this workspace's does not have, as `git fetch` is told it; none if it has all.
-    fn lacking(&self, branch: &Dir) -> Result<Option<Vec<String>>> {
-        let here = self.open_dir().ok();
-        let git = here.as_ref().and_then(|here| GitDir::of(here.as_fd()));
-        let known = git.as_ref().map(Known::of_work_tree).transpose()?.unwrap_or_default();
-        Ok(known.lacks_of(Tree::new(branch.as_fd())?, &RelPath::new(".git")?))
+        Ok(Held { words: held, files, fetch })
     }
 
     /// Which files of a branch are neither as in the snapshot it grew from nor as they are in this workspace now.

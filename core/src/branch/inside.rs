@@ -9,7 +9,8 @@ use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
 use crate::beneath::{self, Mounts};
-use crate::branch::known::Known;
+use crate::branch::fetch::Missing;
+use crate::branch::known::{Known, STASH, is_id};
 use crate::branch::linked::{linked, real};
 use crate::branch::repository::references;
 use crate::restore::at::Tree;
@@ -32,21 +33,20 @@ struct Inside<'a> {
     /// The workspace that it grew from; what is the same there is not lost with the branch.
     here: Option<Tree<'a>>,
     held: Vec<String>,
-    repositories: Vec<Fetch>,
+    repositories: Vec<(PathBuf, Missing)>,
+    called: &'a str,
 }
 
-/// A repository from which is to be fetched what only it has, and what `git fetch` has to be told beside its place.
-pub(super) type Fetch = (PathBuf, Vec<String>);
+/// What a branch holds below its top: a few words for each, and what only a repository at a place there has, if the workspace has one at that place.
+pub(super) type Told = (Vec<String>, Vec<(PathBuf, Missing)>);
 
-/// What a branch holds below its top: a few words for each, and from which repositories, as seen from the top, is to be fetched.
-pub(super) type Told = (Vec<String>, Vec<Fetch>);
-
-/// What a branch holds below its top that is not in the workspace `here` as well. Reads all directories of the branch, and of files only references. What
+/// What a branch that is `called` so holds below its top that is not in the workspace `here` as well. Reads all directories of the branch, and of files only references. What
 /// cannot be read, and what comes or goes meanwhile, is passed over.
-pub(super) fn inside(branch: &Dir, here: Option<&Dir>) -> Result<Told> {
+pub(super) fn inside(branch: &Dir, called: &str, here: Option<&Dir>) -> Result<Told> {
     let tree = Tree::new(branch.as_fd())?;
     let here = here.map(|here| Tree::new(here.as_fd())).transpose()?;
-    let mut inside = Inside { branch: tree, top: branch.as_fd(), here, held: Vec::new(), repositories: Vec::new() };
+    let mut inside =
+        Inside { branch: tree, top: branch.as_fd(), here, held: Vec::new(), repositories: Vec::new(), called };
     inside.directory(RelPath::root())?;
     inside.held.sort();
     inside.repositories.sort();
@@ -129,10 +129,23 @@ impl<'a> Inside<'a> {
                 known.add(value.clone());
             }
         }
-        if !known.lacks(refs.values().chain([&head])).is_empty() {
-            let place = place(path);
-            self.held.push(format!("commits or references in {place}"));
-            self.repositories.push((place.as_path().to_owned(), Vec::new()));
+        let lacking = known.lacks(refs.values().chain([&head]));
+        if !lacking.is_empty() {
+            self.held.push(format!("commits or references in {}", place(path)));
+            let names = refs.iter().map(|(name, value)| (name.as_str(), value)).chain([("HEAD", &head)]);
+            let names = names.filter(|(_, value)| lacking.contains(value.as_str())).map(|(name, _)| name);
+            let mut missing = known.missing(self.called, names);
+            if refs.get(STASH).is_some_and(|value| lacking.contains(value.as_str())) {
+                missing.stashes = known.stashes_lacked(self.branch, path, &refs);
+            }
+            self.bring(path, &known, missing);
+        }
+    }
+
+    /// Notes how what a repository has comes home, if the workspace has one there.
+    fn bring(&mut self, path: &RelPath, known: &Known<'_>, missing: Missing) {
+        if known.is_there() {
+            self.repositories.push((place(path).as_path().to_owned(), missing));
         }
     }
 
@@ -152,12 +165,9 @@ impl<'a> Inside<'a> {
                 self.held.push(format!("the repository of the linked work tree {at}"));
             }
             if let Some(value) = known.lacks(&tree.named).into_iter().next() {
-                let is_id =
-                    value.len() >= 40 && value.len() <= 64 && value.bytes().all(|byte| byte.is_ascii_hexdigit());
-                let what = if is_id { format!("commit {value}") } else { "perhaps commits".to_owned() };
+                let what = if is_id(value) { format!("commit {value}") } else { "perhaps commits".to_owned() };
                 self.held.push(format!("{what} of the linked work tree {at}"));
-                self.repositories
-                    .push((place(path).as_path().to_owned(), is_id.then(|| value.to_owned()).into_iter().collect()));
+                self.bring(path, &known, known.missing(self.called, [value]));
             }
         }
     }

@@ -12,12 +12,15 @@ use ah_plugin_api::{RelPath, Result};
 use ah_rules::GitDir;
 use flate2::read::ZlibDecoder;
 
+use crate::branch::fetch::{Missing, renamed};
 use crate::branch::linked::{been, linked};
-use crate::branch::repository::{references, text};
+use crate::branch::repository::{TABLES, references, text};
 use crate::restore::at::Tree;
 
 /// So many objects are looked at.
 const MOST: usize = 10_000;
+/// The last that was stashed.
+pub(super) const STASH: &str = "refs/stash";
 /// So much of one is read: what it leads to stands at its beginning.
 const BEGINNING: u64 = 64 << 10;
 
@@ -30,6 +33,8 @@ pub(super) struct Known<'a> {
     named: BTreeSet<String>,
     /// What HEAD was on, the last first.
     been: Vec<String>,
+    /// The branch that HEAD is on.
+    on: Option<String>,
     /// The directory of its objects.
     git: Option<(Tree<'a>, RelPath)>,
 }
@@ -39,6 +44,7 @@ impl<'a> Known<'a> {
     pub(super) fn at(tree: Tree<'a>, git: &RelPath) -> Self {
         let Some((head, refs)) = references(tree, git) else { return Self::default() };
         let mut known = Self { git: Some((tree, git.clone())), ..Self::default() };
+        let on = head.strip_prefix("ref: ").map(str::to_owned);
         known.named.extend(refs.values().cloned().chain([head]));
         known.named.extend(linked(tree, git).into_iter().flat_map(|tree| tree.named));
         // Its own may have gone on since.
@@ -46,7 +52,8 @@ impl<'a> Known<'a> {
             known.been.extend(logged(&log));
         }
         known.named.extend(known.been.iter().cloned());
-        known.refs = refs;
+        known.named.extend(stashed(tree, git, &refs));
+        (known.refs, known.on) = (refs, on);
         known
     }
 
@@ -54,7 +61,10 @@ impl<'a> Known<'a> {
     pub(super) fn of_work_tree(git: &'a GitDir) -> Result<Self> {
         let (common, own) = (Tree::new(git.common())?, Tree::new(git.git_dir.as_fd())?);
         let mut known = Self::at(common, &RelPath::root());
-        known.named.extend(text(own, &RelPath::new("HEAD")?));
+        if let Some(head) = text(own, &RelPath::new("HEAD")?) {
+            known.on = head.strip_prefix("ref: ").map(str::to_owned);
+            known.named.insert(head);
+        }
         Ok(known)
     }
 
@@ -85,29 +95,73 @@ impl<'a> Known<'a> {
         lacking
     }
 
-    /// What `git fetch` is to be told to bring what the repository in the directory `git` of a branch names and this does not have; none if it has all. The name of a
-    /// reference is something to have, too.
-    pub(super) fn lacks_of(&self, branch: Tree<'_>, git: &RelPath) -> Option<Vec<String>> {
-        let Some((head, refs)) = references(branch, git) else { return Some(Vec::new()) };
-        let stashed = stashed(branch, git);
+    /// What the repository in the directory `git` of the branch `called` so names and this does not have; none if it has all. The name of a reference is something
+    /// to have, too.
+    pub(super) fn lacks_of(&self, branch: Tree<'_>, git: &RelPath, called: &str) -> Option<Missing> {
+        let Some((head, refs)) = references(branch, git) else { return Some(Missing::default()) };
+        let stashed = stashed(branch, git, &refs);
         let lacking = self.lacks(refs.values().chain(&stashed).chain([&head]));
-        let mut told = Vec::new();
-        for (name, value) in &refs {
-            match self.refs.get(name) {
-                None => told.push(format!("{name}:{name}")),
-                Some(ours) if value.starts_with("ref: ") && ours != value => told.push(name.clone()),
-                Some(_) if lacking.contains(value.as_str()) => told.push(name.clone()),
-                Some(_) => {}
+        let is_lacking = |(name, value): &(&String, &String)| match self.refs.get(*name) {
+            None => true,
+            Some(ours) => lacking.contains(value.as_str()) || (value.starts_with("ref: ") && ours != *value),
+        };
+        let lacked: Vec<_> = refs.iter().filter(is_lacking).map(|(name, _)| name.as_str()).collect();
+        let has_head = !lacking.contains(head.as_str());
+        if lacked.is_empty() && has_head && !stashed.iter().any(|value| lacking.contains(value.as_str())) {
+            return None;
+        }
+        // The last that was stashed is that reference: it is no branch to bring, but one of the stashes.
+        let is_stash = |value: &String| {
+            lacking.contains(value.as_str()) || (!self.refs.contains_key(STASH) && refs.get(STASH) == Some(value))
+        };
+        let mut missing = self.missing(called, lacked.into_iter().chain((!has_head).then_some("HEAD")));
+        missing.stashes = stashed.iter().rev().filter(|value| is_stash(value)).cloned().collect();
+        Some(missing)
+    }
+
+    /// How what a repository in the branch `called` so calls by these names, or by ids, is to come here: by the same name where there is none here, and else by another.
+    pub(super) fn missing<'n>(&self, called: &str, names: impl IntoIterator<Item = &'n str>) -> Missing {
+        let mut missing = Missing::default();
+        for name in names {
+            // Which references are in a table nobody here can tell.
+            let name = if name == TABLES { "HEAD" } else { name };
+            let is_reference = name.starts_with("refs/");
+            if name == STASH || !(is_reference || name == "HEAD" || is_id(name)) {
+                continue;
             }
+            let is_on = self.on.as_deref() == Some(name);
+            let keeps_name = is_reference && !is_on && !self.refs.contains_key(name);
+            let given = &missing.named;
+            let is_taken = |name: &str| {
+                let mut there = self.refs.keys().chain(given.iter().map(|(_, given)| given));
+                there.any(|there| there.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+            };
+            let becomes = if keeps_name { name.to_owned() } else { renamed(called, name, is_taken) };
+            if is_on {
+                missing.merge = Some(becomes.clone());
+            }
+            missing.named.push((name.to_owned(), becomes));
         }
-        let is_told = told.iter().any(|what| what.starts_with("refs/stash"));
-        if !is_told && stashed.iter().any(|value| lacking.contains(value.as_str())) {
-            told.push("refs/stash".to_owned());
-        }
-        if lacking.contains(head.as_str()) {
-            told.push("HEAD".to_owned());
-        }
-        Some(told).filter(|told| !told.is_empty())
+        missing
+    }
+
+    /// What was stashed in a repository with these references and this does not have, the oldest first.
+    pub(super) fn stashes_lacked(
+        &self,
+        branch: Tree<'_>,
+        git: &RelPath,
+        refs: &BTreeMap<String, String>,
+    ) -> Vec<String> {
+        let mut stashed = stashed(branch, git, refs);
+        stashed.reverse();
+        let lacking: BTreeSet<String> = self.lacks(&stashed).into_iter().map(str::to_owned).collect();
+        stashed.retain(|value| lacking.contains(value));
+        stashed
+    }
+
+    /// Whether there is a repository.
+    pub(super) fn is_there(&self) -> bool {
+        self.git.is_some()
     }
 }
 
@@ -116,11 +170,12 @@ fn log_of_head(tree: Tree<'_>, git: &RelPath) -> Option<String> {
     text(tree, &git.join(b"logs").ok()?.join(b"HEAD").ok()?)
 }
 
-/// What was stashed: all but the last is in a log only.
-fn stashed(tree: Tree<'_>, git: &RelPath) -> Vec<String> {
+/// What was stashed, the last first: all but that is in a log only.
+fn stashed(tree: Tree<'_>, git: &RelPath, refs: &BTreeMap<String, String>) -> Vec<String> {
     let path = [&b"logs"[..], b"refs", b"stash"].into_iter().try_fold(git.clone(), |path, name| path.join(name));
     let log = path.ok().and_then(|path| text(tree, &path)).unwrap_or_default();
-    logged(&log)
+    let mut seen = BTreeSet::new();
+    refs.get(STASH).cloned().into_iter().chain(logged(&log)).filter(|id| is_id(id) && seen.insert(id.clone())).collect()
 }
 
 /// What a log says that something was on, the last first. What it says beside that is only words.

@@ -3,10 +3,11 @@
 //! First the branch is written down as `making`, then the provider makes it, then files are carried, then it is registered as a workspace of
 //! its own and written down as `ready`. What a killed process leaves `making`, `gc` takes away, and who makes one of that name. Removing goes the other way.
 //!
-//! Taken away is only what holds nothing that is nowhere else (`held.rs`, `repository.rs`, `known.rs`; `base.rs`, of the snapshot it grew from), and in which nobody works (`command.rs`), unless it is forced.
+//! Taken away is only what holds nothing that is nowhere else (`held.rs`, `repository.rs`, `known.rs`, how that comes home `fetch.rs`; `base.rs`, of the snapshot it grew from), and in which nobody works (`command.rs`), unless it is forced.
 
 mod base;
 mod command;
+mod fetch;
 mod find;
 mod held;
 mod inside;

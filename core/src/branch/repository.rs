@@ -15,6 +15,9 @@ use crate::restore::at::Tree;
 /// More of one file is not read: a repository with so many packed references has a mark of the first ones.
 const MAX: u64 = 64 << 20;
 
+/// What stands for all references among them, where they are in tables.
+pub(super) const TABLES: &str = "tables";
+
 /// The references of a repository at one time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RepositoryMark {
@@ -54,7 +57,7 @@ pub(super) fn references(tree: Tree<'_>, git: &RelPath) -> Option<(String, BTree
     loose(tree, &git.join(b"refs").ok()?, "refs", &mut refs);
     // Another form of storage has a file that changes with every reference.
     if let Some(tables) = text(tree, &git.join(b"reftable").ok()?.join(b"tables.list").ok()?) {
-        refs.insert("tables".to_owned(), tables);
+        refs.insert(TABLES.to_owned(), tables);
     }
     Some((head, refs))
 }

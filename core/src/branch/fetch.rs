@@ -1,0 +1,86 @@
+//! How what only a repository of a branch has comes home: by commands that give each a name of its own there. None of what is there changes, least of all
+//! the branch of Git's that the user is on, but by a `git merge` of one name.
+
+use std::path::Path;
+
+use crate::text;
+
+/// So much is fetched at once: who asks again after that is told the rest.
+const AT_ONCE: usize = 10;
+
+/// What a repository of a branch has, and the one at home lacks.
+#[derive(Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Missing {
+    /// What to fetch, and the reference that it becomes at home.
+    pub(super) named: Vec<(String, String)>,
+    /// What was stashed, the oldest first.
+    pub(super) stashes: Vec<String>,
+    /// What becomes of the branch of Git's that is checked out at home as well: the one that who goes on there may want to merge.
+    pub(super) merge: Option<String>,
+}
+
+impl Missing {
+    /// What brings it from the repository `from` of the branch `called` so to the one at home; nothing if nothing does.
+    pub(super) fn commands(&self, from: &Path, home: &Path, called: &str) -> Option<String> {
+        let (from, git) = (text::shell(from.as_os_str()), format!("git -C {}", text::shell(home.as_os_str())));
+        let named = &self.named[..self.named.len().min(AT_ONCE)];
+        let stashes = &self.stashes[..self.stashes.len().min(AT_ONCE)];
+        let mut told = Vec::new();
+        if !named.is_empty() {
+            let named: Vec<_> =
+                named.iter().map(|(what, name)| text::shell(format!("{what}:{name}").as_ref())).collect();
+            let merge =
+                self.merge.as_ref().filter(|merge| self.named.iter().take(AT_ONCE).any(|(_, name)| name == *merge));
+            let merge = merge.map(|name| {
+                let short = name.strip_prefix("refs/heads/").unwrap_or(name);
+                format!(
+                    ", then `{git} merge {}` merges what goes on with the branch that is checked out",
+                    text::shell(short.as_ref())
+                )
+            });
+            // What a `fetch` prunes is asked for by nobody here.
+            told.push(format!(
+                "commits: `{git} fetch --no-prune {from} {}`{}",
+                named.join(" "),
+                merge.unwrap_or_default()
+            ));
+        }
+        if !stashes.is_empty() {
+            let message = text::shell(format!("from {called}").as_ref());
+            let stored: String = stashes.iter().map(|id| format!(" && {git} stash store -m {message} {id}")).collect();
+            told.push(format!("stashes: `{git} fetch {from} {}{stored}`", stashes.join(" ")));
+        }
+        Some(told.join("; ")).filter(|told| !told.is_empty())
+    }
+}
+
+/// What `name` of a repository in the branch `called` so is called at home, if there is something else of that name: `refs/heads/BRANCH-NAME` for
+/// `refs/heads/NAME`, as for what is no reference there, so that Git takes it for a name.
+pub(super) fn renamed(called: &str, name: &str, is_taken: impl Fn(&str) -> bool) -> String {
+    let (kind, leaf) = match name.strip_prefix("refs/") {
+        Some(name) => name.split_once('/').unwrap_or(("heads", name)),
+        None => ("heads", name.get(..12).unwrap_or(name)),
+    };
+    let plain = |name: &str| -> String {
+        name.chars().map(|c| if c.is_alphanumeric() || c == '_' { c } else { '-' }).collect()
+    };
+    let wanted = format!("refs/{kind}/{}-{}", plain(called), plain(leaf));
+    let numbered = (2..).map(|n: u32| format!("{wanted}-{n}"));
+    std::iter::once(wanted.clone()).chain(numbered).find(|name| !is_taken(name)).unwrap_or(wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_called_as_something_at_home_gets_a_name_that_git_takes() {
+        let free = |_: &str| false;
+        assert_eq!(renamed("b", "refs/heads/main", free), "refs/heads/b-main");
+        assert_eq!(renamed("a b~^:..", "refs/tags/v/1.0.lock", free), "refs/tags/a-b------v-1-0-lock");
+        assert_eq!(renamed("b", "HEAD", free), "refs/heads/b-HEAD");
+        assert_eq!(renamed("b", &"0123456789abcdef".repeat(2), free), "refs/heads/b-0123456789ab");
+        let taken = |name: &str| matches!(name, "refs/heads/b-main" | "refs/heads/b-main-2");
+        assert_eq!(renamed("b", "refs/heads/main", taken), "refs/heads/b-main-3");
+    }
+}

@@ -118,7 +118,7 @@ impl Workspace {
             let names: Vec<&str> = readers.iter().map(|branch| branch.record.name.as_str()).collect();
             let listed = names.join(", ");
             let message = format!("branches read here what was not changed in them, and would lose it: {listed}");
-            let names: Vec<String> = names.into_iter().map(|name| text::shell(name.as_ref())).collect();
+            let names: Vec<String> = readers.iter().map(|branch| self.typed(&branch.record)).collect();
             return Err(Error::new(ErrorKind::FailedPrecondition, message)
                 .with_hint(format!("bring home what they hold, then `ah agent fs rm {}`", names.join(" "))));
         }

@@ -188,7 +188,7 @@ impl Workspace {
         let branches = self.branches_for_certain()?;
         if !branches.is_empty() {
             let named: Vec<&str> = branches.iter().map(|branch| branch.name.as_str()).collect();
-            let typed: Vec<String> = named.iter().map(|name| text::shell(name.as_ref())).collect();
+            let typed: Vec<String> = branches.iter().map(|branch| self.typed(branch)).collect();
             return refused(
                 format!("branches grew from {root}: {}", named.join(", ")),
                 format!("bring home what they hold, then take them away: `ah agent fs rm {}`", typed.join(" ")),

@@ -110,6 +110,14 @@ impl SnapshotRecord {
         !matches!(self.kind, SnapshotKind::Safety | SnapshotKind::Branch)
     }
 
+    /// Whether a REF that names it is its whole id or label, or counts from the latest: what only begins an id, or reads as a time, gives way to a
+    /// branch's name.
+    #[must_use]
+    pub fn is_wholly(&self, reference: &str) -> bool {
+        let is_id = reference.len() == self.id.as_str().len();
+        is_id || self.label.as_deref() == Some(reference) || reference.starts_with('@')
+    }
+
     /// The error of one that its provider does not have any more: somebody removed it by hand.
     pub(crate) fn lost(&self) -> Error {
         let Self { id, provider, .. } = self;

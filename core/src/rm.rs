@@ -18,7 +18,6 @@ use crate::record::SnapshotRecord;
 use crate::seek;
 use crate::snapshot::{Shown, same_reference};
 use crate::state::State;
-use crate::text;
 use crate::timeline::{Event, EventBody};
 use crate::versioned;
 use crate::workspace::{Served, Workspace};
@@ -76,7 +75,7 @@ impl Workspace {
             let grown = |branch: &&BranchRecord| branch.snapshot == record.id && !options.branches.contains(&branch.id);
             if let Some(branch) = branches.iter().find(grown) {
                 let message = format!("the branch {} grew from the snapshot {}", branch.name, record.id);
-                let name = text::shell(branch.name.as_ref());
+                let name = self.typed(branch);
                 return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
                     "ah agent fs rm {} {name} removes both, with `--force` the snapshot alone",
                     record.id

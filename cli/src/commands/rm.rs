@@ -69,7 +69,7 @@ pub(crate) fn run(app: &App, args: &RmArgs) -> Outcome {
         ErrorKind::NotFound => args.names.iter().find_map(foreign).unwrap_or(error),
         _ => error,
     })?;
-    let (branches, references) = sort(&workspace, &args.names, foreign)?;
+    let (branches, references) = sort(&workspace, &args.names, force, foreign)?;
     let options = RmOptions { dry_run: args.dry_run, force: args.force, ..RmOptions::default() };
     let report = workspace.rm_with_branches(&references, &branches, &options)?;
     if app.ui.json {
@@ -153,15 +153,11 @@ fn in_words(app: &App, snapshots: &[SnapshotRecord], kept: &Kept) -> Vec<String>
     lines
 }
 
-/// Whether that is a whole id or label, or the latest.
-fn is_whole(name: &str, snapshot: &SnapshotRecord) -> bool {
-    name.len() == snapshot.id.as_str().len() || snapshot.label.as_deref() == Some(name) || name.starts_with('@')
-}
-
-/// Branches and REFs apart.
+/// Branches and REFs apart, of `rm` with that flag or none.
 fn sort(
     workspace: &Workspace,
     names: &[String],
+    force: &str,
     foreign: impl Fn(&String) -> Option<Error>,
 ) -> Result<(Vec<BranchRecord>, Vec<String>)> {
     let (mut branches, mut references) = (Vec::new(), Vec::new());
@@ -169,10 +165,10 @@ fn sort(
     for (name, found) in names.iter().zip(found) {
         match found {
             // What only begins an id, or reads as a time, gives way to a name.
-            (Some(branch), Ok(snapshot)) if is_whole(name, &snapshot) => {
+            (Some(branch), Ok(snapshot)) if snapshot.is_wholly(name) => {
                 return Err(Error::new(ErrorKind::InvalidArgument, format!("{name} is a branch and a snapshot"))
                     .with_hint(format!(
-                        "ah agent fs rm {} removes the branch, {} the snapshot",
+                        "ah agent fs rm {force}{} removes the branch, {} the snapshot",
                         branch.id, snapshot.id
                     )));
             }

@@ -318,3 +318,34 @@ fn a_branch_of_another_workspace_is_told_with_that_and_the_command_there() {
         assert_eq!(there(&["agent", "fs", "snapshot"]).code, 0);
     }
 }
+
+#[test]
+fn a_branch_that_is_called_as_a_snapshot_goes_by_what_the_hint_says() {
+    let world = World::on_git();
+    world.write("f", "one");
+    world.fs(["snapshot", "-m", "base"]);
+    let branch = std::path::PathBuf::from(world.fs(["branch", "base", "--name", "base"]));
+    fs::write(branch.join("f"), "two").unwrap();
+    let hinted = |words: &[&str], code: i32| {
+        let ran = world.run(words);
+        assert_eq!(ran.code, code, "{ran:?}");
+        let line = ran.stderr.split("hint: ").nth(1).and_then(|hint| hint.split("ah agent fs ").nth(1));
+        line.unwrap_or_else(|| panic!("{ran:?}")).split(['`', ';']).next().unwrap().to_owned()
+    };
+    let first = hinted(&["agent", "fs", "rm", "base"], 2);
+    let id = first.split(' ').nth(1).unwrap();
+    assert_eq!(hinted(&["agent", "fs", "rm", id], 4), format!("rm --force {id}"));
+    assert_eq!(hinted(&["agent", "fs", "rm", "--all"], 4), format!("rm {id}"));
+    let forced = hinted(&["agent", "fs", "rm", "--force", "base"], 2);
+    assert!(forced.starts_with(&format!("rm --force {id} ")), "{forced}");
+    // Of one that is missing, too.
+    fs::rename(&branch, world.path("aside")).unwrap();
+    let ran = world.run(["agent", "fs", "branches"]);
+    assert!(ran.stderr.contains(&format!("`ah agent fs rm --force {id}`")), "{ran:?}");
+    fs::rename(world.path("aside"), &branch).unwrap();
+    world.fs(["rm", "--force", id]);
+    assert!(!branch.exists() && world.fs(["cat", "base", "f"]) == "one");
+    for name in ["@", "@x"] {
+        assert_eq!(world.refused(2, &["agent", "fs", "branch", "base", "--name", name]), "invalid-argument");
+    }
+}

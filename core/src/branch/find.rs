@@ -60,7 +60,7 @@ impl Workspace {
         let looked_at = |file: BranchFile| BranchRecord { state: file.state_told(), ..file.record };
         let branches: Vec<_> = branches.into_iter().map(looked_at).collect();
         for branch in branches.iter().filter(|branch| branch.state == BranchState::Gone) {
-            let (message, hint) = gone(branch);
+            let (message, hint) = self.gone(branch);
             self.engine.notify(Notice::new(NoticeKind::Other, message).with_hint(hint));
         }
         Ok(branches)
@@ -72,6 +72,14 @@ impl Workspace {
     /// `NotFound`.
     pub fn find_branch(&self, name: &str) -> Result<BranchRecord> {
         self.branch_file(name).map(|branch| branch.record)
+    }
+
+    /// By what `rm` here takes a branch alone, as a shell takes it: its name, or its id where a snapshot is called so, too.
+    pub(crate) fn typed(&self, branch: &BranchRecord) -> String {
+        let name = branch.name.as_str();
+        let found = self.state().map(|state| self.with_resolver(&state, |resolver| resolver.resolve(name)));
+        let is_both = matches!(found, Ok(Ok(snapshot)) if snapshot.is_wholly(name));
+        text::shell(if is_both { branch.id.as_str() } else { name }.as_ref())
     }
 
     /// The branch that this workspace is; none if it is none.
@@ -105,7 +113,7 @@ impl Workspace {
         match state {
             BranchState::Ready => Ok(branch),
             BranchState::Gone => {
-                let (message, hint) = gone(&branch);
+                let (message, hint) = self.gone(&branch);
                 Err(Error::new(ErrorKind::NotFound, message).with_hint(hint))
             }
             state => Err(Error::new(ErrorKind::FailedPrecondition, format!("the branch {name} is not ready: {state}"))
@@ -185,6 +193,17 @@ impl Workspace {
         Error::new(ErrorKind::NotFound, message).with_hint(format!("{there}; {}", home(branch)))
     }
 
+    /// What is to be said of a branch that is not at its place, and what to do.
+    fn gone(&self, branch: &BranchRecord) -> (String, String) {
+        let name = self.typed(branch);
+        (
+            format!("the branch {} is not at {} any more", branch.name, branch.path.display()),
+            format!(
+                "if it was moved, any command there takes it up: `ah -C NEWPLACE agent fs status`; if it is deleted, take what is left of it away: `ah agent fs rm --force {name}`"
+            ),
+        )
+    }
+
     pub(crate) fn no_branch(&self, name: &str) -> Error {
         let error = || {
             let error = Error::new(ErrorKind::NotFound, format!("there is no branch {name:?} of this workspace"));
@@ -227,17 +246,6 @@ impl Engine {
             _ => error(format!("{name} is a branch of another workspace: {at}")).with_hint(there),
         })
     }
-}
-
-/// What is to be said of a branch that is not at its place, and what to do.
-fn gone(branch: &BranchRecord) -> (String, String) {
-    let name = text::shell(branch.name.as_ref());
-    (
-        format!("the branch {} is not at {} any more", branch.name, branch.path.display()),
-        format!(
-            "if it was moved, any command there takes it up: `ah -C NEWPLACE agent fs status`; if it is deleted, take what is left of it away: `ah agent fs rm --force {name}`"
-        ),
-    )
 }
 
 /// The one that a person calls so: by its name, else its id, else the path that leads to it.

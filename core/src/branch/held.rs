@@ -62,14 +62,14 @@ struct Held {
 }
 
 impl Held {
-    /// Refuses if there is anything.
-    fn refuse(&self, file: &BranchFile) -> Result<()> {
+    /// Refuses if there is anything, in what grew from `workspace`.
+    fn refuse(&self, workspace: &Workspace, file: &BranchFile) -> Result<()> {
         if self.words.is_empty() {
             return Ok(());
         }
         let name = &file.record.name;
         let message = format!("the branch {name} holds what is nowhere else: {}", self.words.join(", "));
-        let (place, name) = (text::shell(file.record.path.as_os_str()), text::shell(name.as_ref()));
+        let (place, name) = (text::shell(file.record.path.as_os_str()), workspace.typed(&file.record));
         let fetch = self.fetch.as_ref().map(|commands| format!(" (`cp`; {commands})")).unwrap_or_default();
         let mut error = Error::new(ErrorKind::FailedPrecondition, message);
         error.causes = self.files.iter().take(NAMED).map(ToString::to_string).collect();
@@ -138,7 +138,7 @@ impl Workspace {
                 let message = format!("the branch {name} is not mounted, so what it holds cannot be looked at");
                 return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
                     "`ah agent fs branches` says why; or lose it: `ah agent fs rm --force {}`",
-                    text::shell(name.as_ref())
+                    self.typed(&file.record)
                 )));
             }
             (whereabouts @ (Whereabouts::Gone | Whereabouts::Replaced), _) => {
@@ -165,7 +165,7 @@ impl Workspace {
                 };
                 return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
                     "{back}; or `ah agent fs rm --force {}`, which {loses}",
-                    text::shell(name.as_ref())
+                    self.typed(&file.record)
                 )));
             }
         }
@@ -175,10 +175,10 @@ impl Workspace {
                 .with_hint(format!(
                     "copy what is needed out of {}; then `ah agent fs rm --force {}`",
                     file.record.path.display(),
-                    text::shell(name.as_ref())
+                    self.typed(&file.record)
                 ))
         })?;
-        held.refuse(file)
+        held.refuse(self, file)
     }
 
     /// Refuses if snapshots were taken in a branch, or branches grew from it, since somebody looked who has since marked it as being taken away.
@@ -186,7 +186,7 @@ impl Workspace {
         self.refuse_grown(file)?;
         let Some(own) = file.own_workspace(&self.engine)? else { return Ok(()) };
         let words = own.snapshots_held(&own.lock("orphans")?)?;
-        Held { words, ..Held::default() }.refuse(file)
+        Held { words, ..Held::default() }.refuse(self, file)
     }
 
     /// Refuses in a branch that is being taken away: what is made in it now would go with it, unseen. To be asked with the lock that who takes it
@@ -213,7 +213,7 @@ impl Workspace {
         }
         let message = format!("what {} grew from goes with the branch {name}", grown.join(", "));
         let names = grown.iter().map(|name| text::shell(name.as_ref())).collect::<Vec<_>>().join(" ");
-        let (place, name) = (text::shell(file.record.path.as_os_str()), text::shell(name.as_ref()));
+        let (place, name) = (text::shell(file.record.path.as_os_str()), self.typed(&file.record));
         Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
             "take those away first: `ah -C {place} agent fs rm {names}`; or leave them without it, so that `diff` there needs a REF: \
              `ah -C {} agent fs rm --force {name}`",

@@ -514,12 +514,12 @@ fn checked_name(name: &str) -> Result<String> {
     let bad = |c: char| c.is_control() || c == '/';
     if name.trim().is_empty()
         || name.len() > 100
-        || name.starts_with(['.', '-'])
+        || name.starts_with(['.', '-', '@'])
         || name.contains(bad)
         || name.ends_with(".json")
     {
         let message = format!(
-            "{name:?} cannot be a branch's name: 1 to 100 bytes, not blanks alone, no slash or control character, not beginning with . or -, not ending with .json"
+            "{name:?} cannot be a branch's name: 1 to 100 bytes, not blanks alone, no slash or control character, not beginning with ., - or @, not ending with .json"
         );
         return Err(Error::new(ErrorKind::InvalidArgument, message));
     }

@@ -231,8 +231,9 @@ impl Workspace {
             true => self.engine.keeper_of(file)?,
             false => None,
         };
-        let root = text::shell(origin.as_ref().unwrap_or(self).root.as_os_str());
-        let (name, force) = (text::shell(file.record.name.as_ref()), if force { "--force " } else { "" });
+        let origin = origin.as_ref().unwrap_or(self);
+        let (root, name) = (text::shell(origin.root.as_os_str()), origin.typed(&file.record));
+        let force = if force { "--force " } else { "" };
         let hint = format!("leave the directory first: `cd / && ah -C {root} agent fs rm {force}{name}`");
         Err(Error::new(ErrorKind::Busy, message).with_hint(hint))
     }

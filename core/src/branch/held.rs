@@ -11,6 +11,7 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use crate::attend::Standing;
+use crate::branch::committed::Committed;
 use crate::branch::fetch::Missing;
 use crate::branch::inside::inside;
 use crate::branch::known::Known;
@@ -280,8 +281,7 @@ impl Workspace {
             (Some(_), Some(_)) => None,
         };
         if let Some(moved) = moved {
-            let here = self.open_dir().ok();
-            let git = here.as_ref().and_then(|here| GitDir::of(here.as_fd()));
+            let git = self.repository();
             let known = git.as_ref().map(Known::of_work_tree).transpose()?.unwrap_or_default();
             let lacking = known.lacks_of(Tree::new(branch.as_fd())?, &RelPath::new(".git")?, &file.record.name);
             // Brought home, it is nothing that only the branch has.
@@ -299,7 +299,12 @@ impl Workspace {
         Ok(Held { words: held, files, fetch })
     }
 
-    /// Which files of a branch are neither as in the snapshot it grew from nor as they are in this workspace now.
+    /// The repository of this workspace.
+    fn repository(&self) -> Option<GitDir> {
+        GitDir::of(self.open_dir().ok()?.as_fd())
+    }
+
+    /// Which files of a branch are neither as in the snapshot it grew from, nor as they are in this workspace now, nor in a commit that its repository has by now.
     fn changed_files(
         &self,
         file: &BranchFile,
@@ -326,7 +331,9 @@ impl Workspace {
         unread.retain(|path| door(path).is_none_or(|found| found.uid == me));
         unread.sort();
         unread.dedup();
-        let here = self.open_dir().ok();
+        let (here, git) = (self.open_dir().ok(), self.repository());
+        let known = git.as_ref().map(Known::of_work_tree).transpose()?.unwrap_or_default();
+        let committed = Committed::of(tree, &known);
         let (mut counted, mut deleted) = (BTreeSet::new(), BTreeSet::new());
         for change in &changes {
             let is_file = |entry: &ah_plugin_api::Entry| entry.kind != EntryKind::Dir;
@@ -339,6 +346,7 @@ impl Workspace {
             if counts
                 && !paths.contains(&change.path)
                 && !here.as_ref().is_some_and(|here| self.is_here(here, &branch, change))
+                && !committed.as_ref().is_some_and(|committed| there && committed.has(change))
             {
                 paths.insert(&change.path);
             }

@@ -4,16 +4,14 @@
 //! Commits that were just brought home are loose, or what a loose merge leads to; for others, a reference on them tells it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fs::File;
-use std::io::Read;
 use std::os::fd::AsFd;
 
 use ah_plugin_api::{RelPath, Result};
 use ah_rules::GitDir;
-use flate2::read::ZlibDecoder;
 
 use crate::branch::fetch::{Missing, renamed};
 use crate::branch::linked::{been, linked};
+use crate::branch::object::{is_id, object};
 use crate::branch::repository::{TABLES, references, text};
 use crate::restore::at::Tree;
 
@@ -185,28 +183,15 @@ fn logged(log: &str) -> Vec<String> {
     ids.filter(|id| is_id(id) && id.bytes().any(|byte| byte != b'0')).map(str::to_owned).collect()
 }
 
-/// Whether that is an object's id as Git writes it whole.
-pub(crate) fn is_id(text: &str) -> bool {
-    matches!(text.len(), 40 | 64) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
-}
-
 /// The commits that a commit goes on from, or what a tag is on, if that is a loose object.
 fn leads_to(tree: Tree<'_>, git: &RelPath, id: &str) -> Option<Vec<String>> {
-    if !is_id(id) {
-        return None;
-    }
-    let (folder, name) = id.split_at(2);
-    let path = git.join(b"objects").ok()?.join(folder.as_bytes()).ok()?.join(name.as_bytes()).ok()?;
-    let file = File::from(tree.file(&path).ok()?);
-    let mut bytes = Vec::new();
-    ZlibDecoder::new(file).take(BEGINNING).read_to_end(&mut bytes).ok()?;
-    let object = String::from_utf8_lossy(&bytes);
-    let (kind, contents) = object.split_once('\0')?;
-    let word = match kind.split_once(' ')?.0 {
+    let (kind, contents) = object(tree, git, id, BEGINNING)?;
+    let word = match kind.as_str() {
         "commit" => "parent ",
         "tag" => "object ",
         _ => return None,
     };
+    let contents = String::from_utf8_lossy(&contents);
     let lines = contents.lines().take_while(|line| !line.is_empty());
     Some(lines.filter_map(|line| line.strip_prefix(word)).map(str::to_owned).collect())
 }

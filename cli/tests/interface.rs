@@ -122,6 +122,25 @@ fn patches_apply() {
 }
 
 #[test]
+fn a_patch_names_what_it_does_not_hold_and_nothing_else() {
+    let world = World::new();
+    for name in ["binary", "text", "closed", "both", "d/f"] {
+        world.write(name, if name == "binary" { "\0" } else { "one\n" });
+        fs::set_permissions(world.root().join(name), fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    fs::set_permissions(world.root().join("d"), fs::Permissions::from_mode(0o755)).unwrap();
+    world.fs(["snapshot"]);
+    for (name, mode) in [("binary", 0o755), ("text", 0o755), ("closed", 0o600), ("both", 0o700), ("d", 0o700)] {
+        fs::set_permissions(world.root().join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let ran = world.run(["agent", "fs", "diff", "@", "--patch"]);
+    let told: Vec<&str> = ran.stderr.lines().filter(|line| line.contains("not in the patch")).collect();
+    let expected = ["both", "closed", "d"].map(|name| format!("permissions, so not in the patch: {name}"));
+    assert_eq!(told, expected, "{ran:?}");
+    assert_eq!(ran.stdout.matches("new mode 100755\n").count(), 3, "{ran:?}");
+}
+
+#[test]
 fn git_merges_a_patch_by_what_it_names() {
     let world = World::new();
     let git = |arguments: &[&str]| {

@@ -24,7 +24,7 @@ From the first REF to the second, or to the workspace as it is now. Without REF,
 latest where this is no branch. Ignored directories are compared only if they \
 are named, and a snapshot holds them. The letters of --name-status: A added, D deleted, \
 M modified, P permissions alone, T another type. A patch can be given to `git apply`, or `git apply --3way` where other work came home before (if that is committed, and what the patch begins from was, too); \
-files that are not text are only named in it, and stay as they are.
+files that are not text are only named in it, and stay as they are, as do permissions but for whether a file can be executed.
 
 Examples:
   ah agent fs diff @
@@ -111,31 +111,14 @@ fn show(app: &App, args: &DiffArgs, workspace: &Workspace) -> Outcome {
         let mut left_out = Vec::new();
         for change in &report.changes {
             let (before, after) = sides.versions(change)?;
-            if [&before, &after].into_iter().flatten().any(|version| version.text().is_none()) {
+            if patch::is_left_out(before.as_ref(), after.as_ref()) {
                 left_out.push(change.path.to_string());
             }
             app.ui
                 .stdout(|out| patch::write(out, app.ui.out, change.path.as_bytes(), before.as_ref(), after.as_ref()))?;
         }
         app.ui.some("not text, so not in the patch", left_out.into_iter());
-        let is_special = |change: &&ChangeRecord| {
-            [&change.before, &change.after].into_iter().flatten().any(|entry| entry.kind == EntryKind::Special)
-        };
-        let special: Vec<String> =
-            report.changes.iter().filter(is_special).map(|change| change.path.to_string()).collect();
-        app.ui.some("a special file, so not in the patch", special.into_iter());
-        let is_new = |change: &&ChangeRecord| {
-            let is_directory = |entry: &EntryRecord| entry.kind == EntryKind::Dir;
-            change.after.as_ref().is_some_and(is_directory) && !change.before.as_ref().is_some_and(is_directory)
-        };
-        let is_empty = |directory: &&ChangeRecord| {
-            let below =
-                |change: &ChangeRecord| change.path != directory.path && change.path.starts_with(&directory.path);
-            !report.changes.iter().any(below)
-        };
-        let empty: Vec<String> =
-            report.changes.iter().filter(is_new).filter(is_empty).map(|change| change.path.to_string()).collect();
-        app.ui.some("an empty directory, so not in the patch", empty.into_iter());
+        left_out_of_patch(app, &report.changes);
     } else if args.stat {
         let files = sides.stat(&report.changes)?;
         app.ui.stdout(|out| stat::write(out, app.ui.out, &files))?;
@@ -150,6 +133,36 @@ fn show(app: &App, args: &DiffArgs, workspace: &Workspace) -> Outcome {
     }
     // Everything else was shown by then.
     sides.lost.into_inner().map_or(Ok(Exit::Done), |error| Err(error.into()))
+}
+
+/// Names what no patch has a place for, but for what is not text.
+fn left_out_of_patch(app: &App, changes: &[ChangeRecord]) {
+    let paths = |is_it: &dyn Fn(&ChangeRecord) -> bool| -> Vec<String> {
+        changes.iter().filter(|change| is_it(change)).map(|change| change.path.to_string()).collect()
+    };
+    let is_special = |change: &ChangeRecord| {
+        [&change.before, &change.after].into_iter().flatten().any(|entry| entry.kind == EntryKind::Special)
+    };
+    app.ui.some("a special file, so not in the patch", paths(&is_special).into_iter());
+    let has_other_mode = |change: &ChangeRecord| {
+        change
+            .before
+            .as_ref()
+            .zip(change.after.as_ref())
+            .is_some_and(|(before, after)| patch::lacks_mode(before, after))
+    };
+    app.ui.some("permissions, so not in the patch", paths(&has_other_mode).into_iter());
+    let is_directory = |entry: &EntryRecord| entry.kind == EntryKind::Dir;
+    let is_new = |change: &ChangeRecord| {
+        change.after.as_ref().is_some_and(is_directory) && !change.before.as_ref().is_some_and(is_directory)
+    };
+    let is_empty = |directory: &ChangeRecord| {
+        !changes.iter().any(|change| change.path != directory.path && change.path.starts_with(&directory.path))
+    };
+    app.ui.some(
+        "an empty directory, so not in the patch",
+        paths(&|change| is_new(change) && is_empty(change)).into_iter(),
+    );
 }
 
 /// A file's name where a REF goes is a path that `--` was forgotten before.

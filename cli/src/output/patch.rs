@@ -8,6 +8,7 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
+use ah_core::EntryRecord;
 use ah_plugin_api::EntryKind;
 use sha1::{Digest, Sha1};
 use similar::{Algorithm, ChangeTag, TextDiff, TextDiffConfig};
@@ -70,6 +71,25 @@ pub(crate) fn config() -> TextDiffConfig {
     let mut config = TextDiff::configure();
     config.algorithm(Algorithm::Myers).timeout(DEADLINE);
     config
+}
+
+/// Whether contents differ, or may, that a patch cannot hold: then there is only a line that says so.
+pub(crate) fn is_left_out(before: Option<&Version>, after: Option<&Version>) -> bool {
+    let is_text = |version: Option<&Version>| version.is_none_or(|version| version.text().is_some());
+    let contents = |version: Option<&Version>| version.and_then(|version| version.content.clone());
+    let differ =
+        || before.is_none() || after.is_none() || contents(before).is_none() || contents(before) != contents(after);
+    !(is_text(before) && is_text(after)) && differ()
+}
+
+/// Whether permissions changed that a patch cannot hold: it knows only whether a file can be executed.
+pub(crate) fn lacks_mode(before: &EntryRecord, after: &EntryRecord) -> bool {
+    let is_told = |entry: &EntryRecord| matches!(entry.kind, EntryKind::File | EntryKind::Dir);
+    if before.kind != after.kind || !is_told(before) {
+        return false;
+    }
+    let others = if before.kind == EntryKind::File && (before.mode ^ after.mode) & 0o100 != 0 { !0o111 } else { !0 };
+    (before.mode ^ after.mode) & others != 0
 }
 
 /// Writes the patch of one path.
@@ -150,18 +170,16 @@ fn body(path: &[u8], before: Option<&Version>, after: Option<&Version>) -> io::R
     let name = |prefix: &[u8], there: bool| if there { prefixed(prefix, path) } else { b"/dev/null".to_vec() };
     let (old_name, new_name) = (name(b"a/", before.is_some()), name(b"b/", after.is_some()));
     let mut body = Vec::new();
-    let (Some(old), Some(new)) = texts else {
-        let contents = |version: Option<&Version>| version.and_then(|version| version.content.clone());
-        if before.is_none() || after.is_none() || contents(before).is_none() || contents(before) != contents(after) {
-            body.extend_from_slice(b"Binary files ");
-            body.extend_from_slice(&old_name);
-            body.extend_from_slice(b" and ");
-            body.extend_from_slice(&new_name);
-            body.extend_from_slice(b" differ\n");
-            return Ok(Body::Binary(body));
-        }
-        return Ok(Body::Lines(body));
-    };
+    if is_left_out(before, after) {
+        body.extend_from_slice(b"Binary files ");
+        body.extend_from_slice(&old_name);
+        body.extend_from_slice(b" and ");
+        body.extend_from_slice(&new_name);
+        body.extend_from_slice(b" differ\n");
+        return Ok(Body::Binary(body));
+    }
+    // What is not text is equal then.
+    let (Some(old), Some(new)) = texts else { return Ok(Body::Lines(body)) };
     if old == new {
         return Ok(Body::Lines(body));
     }
@@ -284,6 +302,16 @@ mod tests {
         assert_eq!(shown, "Binary files a/a and b/a differ\n");
         let large = Version { content: None, ..file(b"") };
         assert!(patch(b"a", Some(&large), Some(&large)).contains("Binary files"));
+    }
+
+    #[test]
+    fn what_only_became_executable_is_in_the_patch() {
+        let (binary, executable) = (file(b"\0"), Version { mode: 0o755, ..file(b"\0") });
+        assert!(patch(b"a", Some(&binary), Some(&executable)).contains("new mode 100755"));
+        assert!(!is_left_out(Some(&binary), Some(&executable)));
+        assert!(is_left_out(Some(&binary), Some(&file(b"x"))) && is_left_out(None, Some(&binary)));
+        let large = Version { content: None, ..file(b"") };
+        assert!(is_left_out(Some(&large), Some(&large)), "nobody can tell");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::app::App;
 use crate::args::{path, reference};
+use crate::commands::launch;
 use crate::contents;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::hint;
@@ -90,6 +91,9 @@ fn show(app: &App, args: &DiffArgs, workspace: &Workspace) -> Outcome {
             (None, report.map_err(|error| meant(app, workspace, args, error))?)
         }
     };
+    for prompt in args.from.iter().chain(&args.to).filter_map(|name| workspace.prompt_meant(name)) {
+        launch::tell_from(app, &prompt);
+    }
     let (then, root) = (then.as_ref().unwrap_or(workspace), Dir::open(workspace.root())?);
     let sides =
         Sides { then, now: workspace, report: &report, root, lost: RefCell::default(), unread: RefCell::default() };

@@ -102,11 +102,16 @@ pub(crate) fn become_it(app: &App, agent: &[OsString], cwd: &Path) -> Failure {
     Failure::command(cannot_run(program, &error))
 }
 
-/// Tells what the conversation was made from, and how.
-pub(crate) fn tell(app: &App, from: &FromRecord, conversation: &ConversationReport) {
+/// Tells of which moment something is.
+pub(crate) fn tell_from(app: &App, from: &FromRecord) {
     let when = time::relative(from.time, app.now());
     let what = from.prompt.as_ref().map_or_else(String::new, |prompt| format!(": {}", text::short(prompt, 60)));
     app.ui.note(&format!("from {} ({when}{what})", from.moment));
+}
+
+/// Tells what the conversation was made from, and how.
+pub(crate) fn tell(app: &App, from: &FromRecord, conversation: &ConversationReport) {
+    tell_from(app, from);
     if from.inexact {
         app.ui.warning(
             "the files are not exactly those of that moment: something else was writing while they were captured",

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::app::App;
 use crate::args::{path, reference};
+use crate::commands::launch;
 use crate::failure::{Exit, Outcome};
 use crate::hint;
 use crate::output::changes;
@@ -88,10 +89,15 @@ pub(crate) fn run(app: &App, args: &RestoreArgs) -> Outcome {
         exact_times: args.how.exact_times(),
         force: args.how.force,
     };
+    // By what there is before it: a restore may change what `@prompt` means.
+    let prompt = workspace.prompt_meant(&args.reference);
     let report = workspace
         .restore(&args.reference, &options)
         .map_err(|error| hint::reference_first(app, &workspace, "restore", &args.reference, error))
         .map_err(|error| hint::no_pattern(&workspace, &args.reference, &args.paths, error))?;
+    if let Some(prompt) = prompt.filter(|prompt| prompt.snapshot == report.target.id) {
+        launch::tell_from(app, &prompt);
+    }
     let outcome = tell(app, &workspace, &report, args.how.force);
     if !app.ui.json && !report.dry_run {
         deleted(app, &report);

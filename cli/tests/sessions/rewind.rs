@@ -81,6 +81,24 @@ fn in_a_branch_it_goes_on_only_where_the_conversation_knows_its_files() {
 }
 
 #[test]
+fn restore_and_diff_say_which_prompt_they_take() {
+    let world = World::new();
+    let play = played(&world, Form::Claude);
+    let third = format!("from {} (", play.of_kind("prompt")[2]);
+    for words in [&["diff", "@prompt"][..], &["restore", "@prompt", "--dry-run"], &["diff", "@prompt{2}", "@prompt"]] {
+        let ran = world.run(["agent", "fs"].iter().chain(words));
+        assert!(ran.code == 0 && ran.stderr.contains(&third) && ran.stderr.contains("the third"), "{words:?}: {ran:?}");
+    }
+    // After a rewind it is the one before, also where files were taken forward again.
+    play.run(&["agent", "rewind"]);
+    world.fs(["undo"]);
+    let ran = world.run(["agent", "fs", "restore", "@prompt"]);
+    assert!(ran.code == 0 && ran.stderr.contains("the second") && !ran.stderr.contains("the third"), "{ran:?}");
+    let ran = world.run(["agent", "fs", "diff", "@"]);
+    assert!(!ran.stderr.contains("from "), "{ran:?}");
+}
+
+#[test]
 fn undo_after_a_rewind_that_changed_nothing_takes_nothing_else_back() {
     let world = World::new();
     let play = played(&world, Form::Claude);

@@ -30,7 +30,7 @@ pub(crate) use place::Seat;
 pub(crate) use rebuild::{Bearer, Rebuilt};
 pub(crate) use start::Start;
 
-/// Where a conversation was taken up.
+/// Where a conversation was taken up, or files were taken from.
 #[derive(Debug, Clone, Serialize)]
 pub struct FromRecord {
     /// The session.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use ah_agents::Agent;
 use ah_agents::hook::HookKind;
 use ah_agents::transcript::{Caught, Position, Sought, catch_up};
-use ah_plugin_api::{Error, ErrorKind, Result};
+use ah_plugin_api::{Error, ErrorKind, Result, SnapshotId};
 
 use crate::conversation::FromRecord;
 use crate::ids::SessionName;
@@ -32,6 +32,14 @@ pub(crate) struct Start {
 }
 
 impl Workspace {
+    /// Which prompt a REF names, as `@prompt` does; none if it names anything else.
+    #[must_use]
+    pub fn prompt_meant(&self, reference: &str) -> Option<FromRecord> {
+        let point = self.point_in(&self.state().ok()?, reference).ok()?;
+        let moment = point.moment.filter(|moment| point.named && moment.record.kind == MomentKind::Prompt)?;
+        Some(FromRecord::of(&moment, &point.snapshot.id))
+    }
+
     /// What `reference` means to who goes back `with` that. `hint` is a command that takes another REF.
     pub(crate) fn start_from(
         &self,
@@ -89,17 +97,23 @@ impl Workspace {
     }
 }
 
+impl FromRecord {
+    fn of(moment: &Moment, snapshot: &SnapshotId) -> Self {
+        Self {
+            session: moment.session.clone(),
+            moment: moment.record.id.clone(),
+            time: moment.time,
+            prompt: moment.record.prompt.clone(),
+            snapshot: snapshot.clone(),
+            inexact: moment.record.exact() != Some(snapshot),
+        }
+    }
+}
+
 impl Start {
     /// As it is told.
     pub(crate) fn record(&self) -> FromRecord {
-        FromRecord {
-            session: self.moment.session.clone(),
-            moment: self.moment.record.id.clone(),
-            time: self.moment.time,
-            prompt: self.moment.record.prompt.clone(),
-            snapshot: self.snapshot.id.clone(),
-            inexact: self.moment.record.exact() != Some(&self.snapshot.id),
-        }
+        FromRecord::of(&self.moment, &self.snapshot.id)
     }
 
     /// The agent and its session, or why there is no conversation to take up.

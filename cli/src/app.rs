@@ -1,7 +1,8 @@
 //! One run of the program: arguments and environment turned into core's settings, and what all commands share.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -83,6 +84,22 @@ fn go_to(directory: &Path) -> Result<PathBuf> {
     }
 }
 
+/// What to do in a directory that is not there any more: what is kept of it is found by where it was.
+fn way_out() -> String {
+    let other = "go to one that is, or name it with `-C DIR`";
+    let named = std::fs::read_link("/proc/self/cwd").unwrap_or_default().into_os_string().into_vec();
+    let Some(was) = named.strip_suffix(b" (deleted)").map(|was| Path::new(OsStr::from_bytes(was))) else {
+        return other.to_owned();
+    };
+    let typed = text::shell(was.as_os_str());
+    match was.is_dir() {
+        true => format!("another one is in its place: `cd {typed}`"),
+        false => {
+            format!("`ah -C {typed}` tells what is kept of it, and with `-C {typed}` all commands work; or {other}")
+        }
+    }
+}
+
 impl App {
     /// The environment.
     pub(crate) fn env(&self) -> &Env {
@@ -101,8 +118,7 @@ impl App {
             },
             None => {
                 let here = std::env::current_dir().map_err(|error| {
-                    Error::from_io("the current directory is not there any more", &error)
-                        .with_hint("go to one that is, or name it with `-C DIR`")
+                    Error::from_io("the current directory is not there any more", &error).with_hint(way_out())
                 })?;
                 (here, None)
             }

@@ -55,6 +55,29 @@ fn where_nothing_was_captured_what_is_asked_for_is_named() {
 }
 
 #[test]
+fn who_is_in_a_directory_that_was_deleted_is_told_what_finds_what_is_kept_of_it() {
+    let world = World::on_git();
+    world.write("f", "1");
+    world.fs(["snapshot"]);
+    let (root, ah) = (world.root(), env!("CARGO_BIN_EXE_ah"));
+    let within = |line: &str| {
+        let made = world.command(["version"]);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &line.replace("{}", root.to_str().unwrap())]).current_dir(&root);
+        shell.env_clear().envs(made.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        Ran::of(&mut shell)
+    };
+    let ran = within(&format!("rm -r {{}}; {ah}"));
+    let hint = format!("`ah -C {}`", root.display());
+    assert!(ran.code != 0 && ran.stderr.contains(&hint), "{ran:?}");
+    let there = root.to_str().unwrap();
+    assert_eq!(Ran::of(world.command(["-C", there, "agent", "fs", "cat", "@", "f"]).current_dir("/")).stdout, "1");
+    fs::create_dir(&root).unwrap();
+    let ran = within(&format!("rm -r {{}}; mkdir {{}}; {ah} agent fs status"));
+    assert!(ran.code != 0 && ran.stderr.contains(&format!("`cd {}`", root.display())), "{ran:?}");
+}
+
+#[test]
 fn a_first_command_that_is_refused_makes_no_workspace() {
     let world = World::on_git();
     let known = || fs::read_dir(world.path("state/workspaces")).map_or(0, Iterator::count);

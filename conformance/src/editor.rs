@@ -41,6 +41,13 @@ impl Editor {
         std::fs::write(path, data)
     }
 
+    /// Writes a file in place, through a shared mapping that is gone then, as linkers and databases do.
+    pub fn write_mapped(&self, path: impl AsRef<[u8]>, data: impl AsRef<[u8]>) -> io::Result<()> {
+        let file =
+            std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(self.at(path))?;
+        crate::sys::write_mapped(file, data.as_ref())
+    }
+
     /// The contents of a file.
     pub fn read(&self, path: impl AsRef<[u8]>) -> io::Result<Vec<u8>> {
         std::fs::read(self.at(path))

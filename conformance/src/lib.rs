@@ -19,6 +19,8 @@ mod memory;
 mod report;
 mod runner;
 mod scratch;
+#[allow(unsafe_code)]
+mod sys;
 mod target;
 mod tree;
 mod witness;

@@ -89,6 +89,8 @@ pub trait Provider: Send + Sync {
 
     /// Captures the workspace. Needs a workspace.
     ///
+    /// What was written before the call is in it, also through a mapping that is gone since.
+    ///
     /// The answer bears the id, time, label and attributes of the request. Cost grows with what changed since the last
     /// snapshot of this store, not with what is there (a look at each file's attributes aside) or with how many snapshots
     /// there are.

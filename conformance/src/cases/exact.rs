@@ -28,6 +28,12 @@ pub(super) const CASES: &[Case] = &[
         needs: &[],
         run: contents,
     },
+    Case {
+        id: "exact.mapped",
+        clauses: &["What was written before the call is in it, also through a mapping that is gone since."],
+        needs: &[],
+        run: mapped,
+    },
     Case { id: "exact.modes", clauses: &["permission bits"], needs: &[], run: modes },
     Case {
         id: "exact.symlinks",
@@ -228,6 +234,18 @@ fn contents(f: &Fixture) -> Check {
     f.ws.write("twin 1", "the same contents in two files")?;
     f.ws.write("twin 2", "the same contents in two files")?;
     f.shows(&f.take("a")?)
+}
+
+/// The kernel has it in its pages, and hands it to the filesystem when it likes: half a minute later, mostly.
+fn mapped(f: &Fixture) -> Check {
+    const SIZE: usize = 65_536;
+    f.ws.write("over", [b'a'; SIZE])?;
+    let before = f.take("a")?;
+    f.ws.write_mapped("over", [b'b'; SIZE])?;
+    f.ws.write_mapped("new", [b'c'; SIZE])?;
+    let after = f.take("b")?;
+    f.shows(&after)?;
+    f.shows(&before)
 }
 
 fn modes(f: &Fixture) -> Check {

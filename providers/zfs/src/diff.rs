@@ -6,8 +6,8 @@
 //! (`zfs_obj_to_path` in the module, `write_inuse_diffs_one` in `libzfs_diff.c`; 2.1 to 2.3).
 
 use ah_plugin_api::{Changes, Context, DiffMethod, DiffRequest, Dir, Place, Result, Side as Asked, Timestamp};
-use ah_provider_directory::{Comparison, Side, failed};
-use rustix::fs::{Mode, OFlags, Statx, StatxAttributes};
+use ah_provider_directory::{Comparison, Side};
+use rustix::fs::{Statx, StatxAttributes};
 
 use crate::failure::of_library;
 use crate::find::{self, Found};
@@ -105,11 +105,7 @@ impl Taken {
 
     fn workspace(workspace: &Dir) -> Result<Self> {
         let located = locate::workspace(workspace)?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fail = |errno| failed("cannot look at the workspace", errno);
-        let top = rustix::fs::openat(workspace, c".", flags, Mode::empty()).map_err(fail)?;
-        // What is in mapped files' pages only has changed no time yet.
-        rustix::fs::syncfs(&top).map_err(fail)?;
+        let top = locate::written_out(workspace)?;
         let elsewhere = |stat: &Statx| stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
         let side = Side::new(top, elsewhere).hiding(located.omitted.into_iter().map(|omission| omission.path));
         Ok(Self { side, dataset: located.mounted.dataset, asked: None })

@@ -95,6 +95,20 @@ pub(crate) fn workspace(dir: &Dir) -> Result<Located> {
     }
 }
 
+/// Opens the workspace for listing once what was written through mappings of its dataset's files has reached ZFS. Until then it is in the
+/// kernel's pages only: in no snapshot (`zfs_ioc_snapshot` writes none of them back), and not to be told by a file's times.
+///
+/// No other call reaches the pages of all files, also of those that nobody has open any more. It waits for no transaction group, as a snapshot does, but commits
+/// the intent log (`zfs_sync`): nothing where nothing was written, and at worst as long again where much has just been.
+pub(crate) fn written_out(workspace: &Dir) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fail = |what: &str, errno| failed(format!("cannot {what} {}", workspace.path().display()), errno);
+    // Anew, and not by its path: `syncfs` tells an error once to each that was opened before, and knows nothing of those opened for names only.
+    let top = rustix::fs::openat(workspace, c".", flags, Mode::empty()).map_err(|errno| fail("open", errno))?;
+    rustix::fs::syncfs(&top).map_err(|errno| fail("write back what is mapped in", errno))?;
+    Ok(top)
+}
+
 fn not_possible(message: String) -> Error {
     Error::new(ErrorKind::FailedPrecondition, message)
 }

@@ -41,6 +41,7 @@ pub(crate) fn snapshot(
     record.snapshot.repository = Repository::standing(workspace);
     let properties = record.to_properties(&identity.key)?;
     cx.check_cancelled()?;
+    locate::written_out(workspace)?;
     let full = [name];
     let mut taken = core.snapshot(&full, &properties);
     if is_taken(&taken) && is_removed(&full[0])? {

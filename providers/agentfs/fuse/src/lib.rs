@@ -14,7 +14,7 @@
 //! its to cache for ever. What somebody changes in the lower directory while it is mounted it is told to forget; a snapshot never shows it (see `docs/agentfs.md`).
 //!
 //! **What a snapshot has.** Every write is handed on before `write` returns: the kernel's writeback cache is not asked for. A shared
-//! mapping is written back when the program says so (`msync`, `munmap` does not) or the kernel likes to: what was not is not in the snapshot.
+//! mapping is written back when the program says so (`msync`), when it goes (`munmap`, or its process's end) or when the kernel likes to: what was not is not in the snapshot.
 //!
 //! Not here: the service that keeps mounts (`ah-provider-agentfs`). The files of a mount whose process was killed answer `ENOTCONN` until it is unmounted.
 

@@ -59,6 +59,11 @@ pub(crate) fn of_library(what: impl Into<String>, error: &LibError) -> Error {
     made
 }
 
+/// Whether libzfs refused because what was to be looked at, and is there, is damaged.
+pub(crate) fn is_damage(error: &LibError) -> bool {
+    of_library("", error).kind == ErrorKind::DataLoss
+}
+
 /// An error number that came from the module, whose meaning differs from that of files here and there.
 fn of_errno(what: impl Into<String>, number: i32) -> Error {
     let what = what.into();
@@ -116,6 +121,9 @@ mod tests {
         assert_eq!(of_errno("x", 1030).kind, ErrorKind::Unavailable);
         let failure = Failure { errno: 5, each: vec![(b"tank@a".to_vec(), Errno::EXIST.raw_os_error())] };
         assert_eq!(of_kernel("x", &failure).kind, ErrorKind::AlreadyExists);
+        let damage =
+            |code, errno: Errno| is_damage(&LibError { code, errno: errno.raw_os_error(), text: String::new() });
+        assert!(damage(code::IO, Errno::IO) && damage(2099, Errno::BADE) && !damage(code::NOT_FOUND, Errno::IO));
         let error = LibError { code: code::PERMISSION, errno: 0, text: "permission denied".into() };
         let error = of_library("x", &error);
         let odd = of_library("x", &LibError { code: 2099, errno: 0, text: "encryption failure".into() });

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use ah_plugin_api::{Context, Error, ErrorKind, LogLevel, Reference, Result, Snapshot, SnapshotId};
 
-use crate::failure::of_library;
+use crate::failure::{is_damage, of_library};
 use crate::lineage;
 use crate::names::{self, Named};
 use crate::record::Record;
@@ -236,10 +236,15 @@ pub(crate) fn list(store: &Store<'_>, partial: bool, cx: &Context<'_>) -> Result
             // All others wait for it; nobody is told anything meanwhile.
             let zfs = Zfs::get()?;
             for name in some {
-                // One that is gone by now was removed, or set aside under another name.
-                let (Some(id), Some(snapshot)) = (id_of(name), zfs.open(name, Kind::Snapshot).map_err(fail)?) else {
-                    continue;
+                let opened = match zfs.open(name, Kind::Snapshot) {
+                    Err(error) if is_damage(&error) => {
+                        unreadable.push(of_library(format!("{} is damaged", name.to_string_lossy()), &error));
+                        continue;
+                    }
+                    opened => opened.map_err(fail)?,
                 };
+                // One that is gone by now was removed, or set aside under another name.
+                let (Some(id), Some(snapshot)) = (id_of(name), opened) else { continue };
                 if snapshot.number(Number::DeferDestroy) != 0 {
                     continue;
                 }
@@ -269,7 +274,7 @@ pub(crate) fn snapshot_names(zfs: &Zfs, dataset: &str, mut wanted: impl FnMut(&C
     let mut names = Vec::new();
     if let Some(opened) = open_dataset(zfs, dataset).map_err(fail)? {
         let each = |snapshot: &Dataset<'_>| names.extend(Some(snapshot.name()).filter(|name| wanted(name)));
-        opened.snapshots(true, each).map_err(fail)?;
+        opened.snapshots(each).map_err(fail)?;
     }
     Ok(names)
 }

@@ -8,9 +8,9 @@ use std::ffi::CString;
 
 use ah_plugin_api::{Error, Result};
 
-use crate::failure::of_library;
+use crate::failure::{is_damage, of_library};
 use crate::find;
-use crate::sys::{Dataset, Kind, LibError, Number, Text, Zfs};
+use crate::sys::{Kind, LibError, Number, Text, Zfs};
 
 /// A dataset that has snapshots which were made in another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,25 +63,26 @@ pub(crate) fn snapshots(zfs: &Zfs, dataset: &str) -> Result<Sorted> {
     let mut sorted = Sorted::default();
     let Some(opened) = find::open_dataset(zfs, dataset).map_err(&fail)? else { return Ok(sorted) };
     let made = opened.number(Number::CreateTxg);
-    (sorted.own, sorted.given) = in_order(&opened, |at| Some(at > made)).map_err(&fail)?;
+    (sorted.own, sorted.given) = in_order(zfs, dataset, |at| Some(at > made))?;
     for holder in holders(zfs, dataset)? {
-        let Some(opened) = find::open_dataset(zfs, &holder.dataset).map_err(&fail)? else { continue };
-        let its = in_order(&opened, |at| (made < at && at <= holder.until).then_some(true)).map_err(&fail)?;
+        let its = in_order(zfs, &holder.dataset, |at| (made < at && at <= holder.until).then_some(true))?;
         sorted.elsewhere.extend(its.0);
     }
     Ok(sorted)
 }
 
 /// The snapshots for which `which` says so, and those for which it says the contrary, by when they were made; the newest first.
-fn in_order(
-    dataset: &Dataset<'_>,
-    which: impl Fn(u64) -> Option<bool>,
-) -> Result<(Vec<CString>, Vec<CString>), LibError> {
+fn in_order(zfs: &Zfs, dataset: &str, which: impl Fn(u64) -> Option<bool>) -> Result<(Vec<CString>, Vec<CString>)> {
     let mut found = Vec::new();
-    dataset.snapshots(false, |snapshot| {
+    for full in find::snapshot_names(zfs, dataset, |_| true)? {
+        let opened = zfs.open(&full, Kind::Snapshot).map_err(|error| {
+            let made = of_library(format!("cannot find out when {} was made", full.to_string_lossy()), &error);
+            if is_damage(&error) { made.with_hint("it is damaged: remove that snapshot first") } else { made }
+        })?;
+        let Some(snapshot) = opened else { continue };
         let at = snapshot.number(Number::CreateTxg);
-        found.extend(which(at).map(|which| (at, which, snapshot.name())));
-    })?;
+        found.extend(which(at).map(|which| (at, which, full)));
+    }
     found.sort_unstable_by_key(|(at, ..)| std::cmp::Reverse(*at));
     let (these, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, which, _)| *which);
     let names = |found: Vec<(u64, bool, CString)>| found.into_iter().map(|(.., name)| name).collect();

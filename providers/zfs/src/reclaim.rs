@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 use crate::clones::{self, Gone, Outcome, State, Written};
-use crate::failure::of_library;
+use crate::failure::{is_damage, of_library};
 use crate::find::{self, AT_ONCE, Datasets};
 use crate::names::{Named, read_snapshot};
 use crate::remove;
@@ -111,7 +111,7 @@ fn names_of_ours(dataset: &str, identity: &Identity) -> Result<Vec<(CString, boo
             Named::Foreign => {}
         }
     };
-    opened.snapshots(true, each).map_err(fail)?;
+    opened.snapshots(each).map_err(fail)?;
     Ok(ours)
 }
 
@@ -130,7 +130,12 @@ fn free_names(identity: &Identity, datasets: Datasets, actions: &mut Vec<String>
             cx.check_cancelled()?;
             let zfs = Zfs::get()?;
             for (name, whole) in some {
-                let Some(snapshot) = zfs.open(name, Kind::Snapshot).map_err(fail)? else { continue };
+                let snapshot = match zfs.open(name, Kind::Snapshot) {
+                    // Whether it was removed cannot be read from it. That it is damaged, the list says.
+                    Err(error) if is_damage(&error) => continue,
+                    opened => opened.map_err(fail)?,
+                };
+                let Some(snapshot) = snapshot else { continue };
                 if (snapshot.number(Number::DeferDestroy) != 0) == *whole {
                     todo.push((dataset.clone(), name.clone(), *whole));
                 }

@@ -21,7 +21,7 @@ pub(crate) fn snapshot(store: &Store<'_>, reference: &Reference, cx: &Context<'_
     let mut found = Vec::new();
     for dataset in datasets.there {
         let full = names::snapshot(&dataset, &identity.key, &id)?;
-        if core.exists(&full) {
+        if exists(core, &full)? {
             found.push((dataset, full));
         }
     }
@@ -58,11 +58,20 @@ pub(crate) fn destroy(core: &'static Core, dataset: &str, key: &Key, full: &CStr
         }
         return Err(of_kernel(format!("cannot destroy the snapshot {shown}"), &failure));
     }
-    // A clone or a hold keeps it.
-    if core.exists(full) {
+    // A clone or a hold keeps it, perhaps.
+    if core.exists(full) != Ok(false) {
         set_aside(core, dataset, key, full);
     }
     Ok(())
+}
+
+/// Whether there is a snapshot or dataset of that name. One that is damaged is.
+pub(crate) fn exists(core: &Core, full: &CStr) -> Result<bool> {
+    let fail = |failure| of_kernel(format!("cannot look for {}", full.to_string_lossy()), &failure);
+    match core.exists(full).map_err(fail) {
+        Err(error) if error.kind == ErrorKind::DataLoss => Ok(true),
+        found => found,
+    }
 }
 
 /// Frees the name of a snapshot that was marked. Where that may not be, it is marked all the same, and not listed; only its id stays

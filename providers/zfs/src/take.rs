@@ -6,7 +6,7 @@ use ah_plugin_api::{Context, Dir, Error, ErrorKind, Result, Snapshot, SnapshotRe
 use ah_repository::Repository;
 use rustix::io::Errno;
 
-use crate::failure::of_kernel;
+use crate::failure::{is_damage, of_kernel, of_library};
 use crate::find;
 use crate::locate::{self, Located};
 use crate::names;
@@ -32,7 +32,7 @@ pub(crate) fn snapshot(
     })?;
     let exists = || Error::new(ErrorKind::AlreadyExists, format!("there is a snapshot {} already", request.id));
     for other in identity.datasets.iter().filter(|known| known.name != mounted.dataset) {
-        if core.exists(&names::snapshot(&other.name, &identity.key, &request.id)?) {
+        if remove::exists(core, &names::snapshot(&other.name, &identity.key, &request.id)?)? {
             return Err(exists());
         }
     }
@@ -87,8 +87,11 @@ fn is_taken(result: &Result<(), crate::sys::Failure>) -> bool {
 
 fn is_removed(name: &std::ffi::CStr) -> Result<bool> {
     let zfs = Zfs::get()?;
-    let opened = zfs.open(name, Kind::Snapshot);
-    let opened = opened.map_err(|error| crate::failure::of_library("cannot look at the snapshot", &error))?;
+    let opened = match zfs.open(name, Kind::Snapshot) {
+        // One that was removed has another name by now.
+        Err(error) if is_damage(&error) => None,
+        opened => opened.map_err(|error| of_library("cannot look at the snapshot", &error))?,
+    };
     Ok(opened.is_some_and(|snapshot| snapshot.number(Number::DeferDestroy) != 0))
 }
 

@@ -4,15 +4,15 @@
 //! of them that has no other snapshot in between, whoever made that; ZFS says it of a run as of one (`zfs destroy -n first%last`).
 
 use std::collections::BTreeSet;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 
 use ah_plugin_api::{Reference, Result, SnapshotId, Usage};
 
-use crate::failure::{of_kernel, of_library};
+use crate::failure::{is_damage, of_kernel, of_library};
 use crate::find;
-use crate::names::{Key, Named, read_snapshot};
+use crate::names::{Named, read_snapshot};
 use crate::store::Store;
-use crate::sys::{Core, Dataset, Number, Zfs};
+use crate::sys::{Core, Kind, Number, Zfs};
 
 /// What removing `snapshots` would free; without any, what removing all of the store would.
 pub(crate) fn usage(store: &Store<'_>, snapshots: &[Reference]) -> Result<Usage> {
@@ -29,12 +29,10 @@ pub(crate) fn usage(store: &Store<'_>, snapshots: &[Reference]) -> Result<Usage>
     }
     let mut freed = 0;
     for dataset in datasets.there {
-        let fail = |error| of_library(format!("cannot list the snapshots of {dataset}"), &error);
-        let Some(opened) = find::open_dataset(&zfs, &dataset).map_err(fail)? else { continue };
-        let mut found = Vec::new();
-        let look = |snapshot: &Dataset<'_>| found.push(Found::look(snapshot, &identity.key, &wanted));
-        opened.snapshots(false, look).map_err(fail)?;
-        found.sort_unstable_by_key(|one| one.at);
+        let found = in_order(&zfs, core, &dataset, |full| match read_snapshot(full.to_bytes(), &identity.key) {
+            Named::Snapshot(id) => wanted.is_empty() || wanted.contains(&id),
+            Named::Removed | Named::Foreign => false,
+        })?;
         for run in found.chunk_by(|one, next| one.goes && next.goes).filter(|run| run[0].goes) {
             let bytes = core.space_of_range(&run[0].full, &run[run.len() - 1].full);
             freed +=
@@ -46,23 +44,34 @@ pub(crate) fn usage(store: &Store<'_>, snapshots: &[Reference]) -> Result<Usage>
 
 /// One snapshot of a dataset.
 struct Found {
-    /// Its place in the order of time.
-    at: u64,
     full: CString,
     /// Whether it is one of those that are asked for, and nothing keeps it from being destroyed: with a clone or a hold it stays, under another name,
     /// with all that it has.
     goes: bool,
 }
 
-impl Found {
-    fn look(snapshot: &Dataset<'_>, key: &Key, wanted: &BTreeSet<SnapshotId>) -> Self {
-        let (full, at) = (snapshot.name(), snapshot.number(Number::CreateTxg));
-        let asked = match read_snapshot(full.to_bytes(), key) {
-            Named::Snapshot(id) => wanted.is_empty() || wanted.contains(&id),
-            Named::Removed | Named::Foreign => false,
-        };
-        let kept = [Number::DeferDestroy, Number::Holds, Number::Clones];
-        let goes = asked && kept.into_iter().all(|number| snapshot.number(number) == 0);
-        Self { at, full, goes }
+/// All snapshots of a dataset, in the order of time.
+fn in_order(zfs: &Zfs, core: &Core, dataset: &str, asked: impl Fn(&CStr) -> bool) -> Result<Vec<Found>> {
+    let fail = |error| of_library(format!("cannot list the snapshots of {dataset}"), &error);
+    let (mut found, mut damaged) = (Vec::new(), Vec::new());
+    for full in find::snapshot_names(zfs, dataset, |_| true)? {
+        match zfs.open(&full, Kind::Snapshot) {
+            Err(error) if is_damage(&error) => damaged.push(full),
+            opened => {
+                let Some(opened) = opened.map_err(fail)? else { continue };
+                let kept = [Number::DeferDestroy, Number::Holds, Number::Clones];
+                let goes = asked(&full) && kept.into_iter().all(|number| opened.number(number) == 0);
+                found.push((opened.number(Number::CreateTxg), Found { full, goes }));
+            }
+        }
     }
+    found.sort_unstable_by_key(|(at, _)| *at);
+    let mut found: Vec<Found> = found.into_iter().map(|(_, found)| found).collect();
+    for full in damaged {
+        // When it was made cannot be read from it; but a range is refused whose first is the later one (`dsl_dataset_space_wouldfree`).
+        let at = found.partition_point(|one| core.space_of_range(&one.full, &full).is_ok());
+        let goes = asked(&full);
+        found.insert(at, Found { full, goes });
+    }
+    Ok(found)
 }

@@ -233,7 +233,7 @@ fn destroy(core: &'static Core, name: &CStr) -> Result<bool> {
 /// Undoes a clone that its maker could not finish.
 pub(super) fn undo(core: &'static Core, name: &CStr) -> Result<()> {
     mounting::unmount(&name.to_string_lossy())?;
-    if core.exists(name) {
+    if crate::remove::exists(core, name)? {
         core.destroy(name).map_err(|failure| of_kernel("cannot undo the clone", &failure))?;
     }
     Ok(())
@@ -276,7 +276,7 @@ fn promote_dependents(core: &'static Core, snapshots: &[CString]) -> Result<()> 
                 let at = crate::locate::short(old);
                 CString::new([clone.to_bytes(), b"@", at.to_bytes()].concat()).ok()
             })
-            .filter(|name| core.exists(name))
+            .filter(|name| core.exists(name) != Ok(false))
             .collect();
         if !taken_over.is_empty() {
             core.destroy_snapshots(&taken_over, true)

@@ -4,6 +4,8 @@ use std::ffi::{CStr, CString};
 use std::ptr::null_mut;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use rustix::io::Errno;
+
 use super::bindings::core as raw;
 use super::load::{self, Missing};
 use super::nvlist::{NvList, Value, Values};
@@ -117,10 +119,15 @@ impl Core {
         answer(unsafe { self.0.lzc_rename(from.as_ptr(), to.as_ptr()) }, &Values::new())
     }
 
-    /// Whether there is a dataset or snapshot of that name that this user may see.
-    pub(crate) fn exists(&self, name: &CStr) -> bool {
+    /// Whether there is a dataset or snapshot of that name; a failure if it may be there and cannot be looked at.
+    pub(crate) fn exists(&self, name: &CStr) -> Result<bool, Failure> {
         // SAFETY: a name.
-        unsafe { self.0.lzc_exists(name.as_ptr()) != 0 }
+        if unsafe { self.0.lzc_exists(name.as_ptr()) != 0 } {
+            return Ok(true);
+        }
+        // It says no whatever the reason is; its last call, an ioctl, has left that.
+        let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or_default();
+        if errno == Errno::NOENT.raw_os_error() { Ok(false) } else { Err(Failure { errno, each: Vec::new() }) }
     }
 }
 

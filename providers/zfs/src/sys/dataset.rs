@@ -312,11 +312,11 @@ impl Dataset<'_> {
         }
     }
 
-    /// Calls `each` for every snapshot. `names_only` is faster, and gives nothing but the name.
-    pub(crate) fn snapshots(&self, names_only: bool, mut each: impl FnMut(&Dataset<'_>)) -> Result<(), LibError> {
+    /// Calls `each` for every snapshot, of which nothing but the name is known. With more, this would end at the first one that is damaged.
+    pub(crate) fn snapshots(&self, mut each: impl FnMut(&Dataset<'_>)) -> Result<(), LibError> {
         self.session.walk(&mut each, |lib, function, data| {
             // SAFETY: an open dataset; `function` and `data` belong together, see `walk`.
-            unsafe { lib.zfs_iter_snapshots(self.handle.as_ptr(), u32::from(names_only), function, data, 0, 0) }
+            unsafe { lib.zfs_iter_snapshots(self.handle.as_ptr(), 1, function, data, 0, 0) }
         })
     }
 

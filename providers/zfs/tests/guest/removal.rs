@@ -2,9 +2,9 @@
 
 use std::process::{Command, Stdio};
 
-use ah_plugin_api::{ErrorKind, ReclaimRequest};
+use ah_plugin_api::{Context, Dir, ErrorKind, Provider as _, ReclaimRequest, Snapshot, UsageRequest};
 
-use crate::bench::{Bench, Pool, run, wait};
+use crate::bench::{Bench, Pool, closed, run, wait};
 
 #[test]
 #[ignore = "needs a kernel with ZFS"]
@@ -204,4 +204,86 @@ fn a_store_at_work_is_told_unless_nobody_asked() {
     assert_eq!(ask(true).unwrap().actions.len(), 0);
     drop(lock);
     ask(false).unwrap();
+}
+
+/// Overwrites all copies of the block that the snapshot `full` begins with. Nobody has anything of the pool open.
+fn damage(pool: &Pool, full: &str) {
+    use std::os::unix::fs::FileExt as _;
+    pool.export();
+    let folder = pool.temp.path().to_str().unwrap();
+    let told = run("zdb", &["-e", "-p", folder, "-d", "-d", "-d", "-d", "-d", full, "0"]);
+    let root = told.lines().find(|line| line.contains("rootbp")).unwrap();
+    let copies: Vec<u64> = root
+        .split("=<0:")
+        .skip(1)
+        .map(|rest| u64::from_str_radix(rest.split(':').next().unwrap(), 16).unwrap())
+        .collect();
+    assert!(copies.len() > 1, "{root}");
+    let disk = std::fs::OpenOptions::new().write(true).open(pool.temp.path().join("disk")).unwrap();
+    for at in copies {
+        // Behind two labels and the boot block.
+        disk.write_all_at(&[0xaa; 512], at + (4 << 20)).unwrap();
+    }
+    pool.import();
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn one_that_is_damaged_is_left_out_and_can_be_removed() {
+    let pool = Pool::new();
+    pool.create("w", &["-o", "compression=off"]);
+    let bench = Bench::new(&pool, &pool.path("w"));
+    const MIB: u64 = 1 << 20;
+    let usage = |bench: &Bench, snapshots: &[&Snapshot]| {
+        let snapshots = snapshots.iter().map(|snapshot| snapshot.reference.clone()).collect();
+        let request = UsageRequest { snapshots };
+        bench.provider.usage(&bench.place(), &request, &Context::quiet()).unwrap().bytes.unwrap()
+    };
+    let take = |id: &str| {
+        bench.write("file", &id.repeat(1 << 20));
+        bench.take(id)
+    };
+    bench.write("both", &"x".repeat(1 << 20));
+    let (a, b) = (take("a"), take("b"));
+    bench.write("both", "");
+    let c = take("c");
+    bench.write("file", "");
+    let full = pool.names("snapshot", "w").into_iter().find(|name| name.ends_with("-b")).unwrap();
+    let bench = closed(&pool, bench);
+    damage(&pool, &full);
+    let bench = Bench { workspace: Dir::open(pool.path("w")).unwrap(), ..bench };
+    assert_eq!(bench.ids(), "a c");
+    assert_eq!(bench.stat(&b).unwrap_err().kind, ErrorKind::DataLoss);
+    assert_eq!(bench.try_take("b").unwrap_err().kind, ErrorKind::AlreadyExists);
+    bench.reclaim(&[]);
+    assert!((MIB..2 * MIB).contains(&usage(&bench, &[&b])), "it holds what it held");
+    assert!((3 * MIB..4 * MIB).contains(&usage(&bench, &[&a, &b])), "with its neighbour what both have, too");
+    assert!((2 * MIB..3 * MIB).contains(&usage(&bench, &[&a, &c])), "it lies between");
+    bench.destroy(&b).unwrap();
+    assert!(!pool.names("snapshot", "w").contains(&full));
+    assert_eq!(bench.ids(), "a c");
+    bench.destroy(&b).unwrap();
+    bench.reclaim(&[]);
+    bench.take("b");
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn a_branch_goes_when_what_is_damaged_in_it_is_gone() {
+    let pool = Pool::new();
+    pool.create("w", &[]);
+    let bench = Bench::new(&pool, &pool.path("w"));
+    let clone = bench.clone(&bench.take("a"), "fork").unwrap();
+    let branch = Bench::named(&pool, "branch", &clone.path);
+    let b = branch.take("b");
+    let full = pool.names("snapshot", "w").into_iter().find(|name| name.ends_with("-b")).unwrap();
+    let (bench, branch) = (closed(&pool, bench), closed(&pool, branch));
+    damage(&pool, &full);
+    // Whether it was made in the branch, or given to it by somebody, cannot be known.
+    let error = bench.destroy_clone(&clone.reference).unwrap_err();
+    assert!(error.kind == ErrorKind::DataLoss && error.message.contains(&full), "{error:?}");
+    assert!(error.hint.unwrap().contains("remove that snapshot first"));
+    branch.destroy(&b).unwrap();
+    bench.destroy_clone(&clone.reference).unwrap();
+    assert_eq!((pool.names("filesystem", "w").len(), bench.clone_records().len()), (1, 0));
 }

@@ -113,9 +113,11 @@ fn not_possible(message: String) -> Error {
     Error::new(ErrorKind::FailedPrecondition, message)
 }
 
-/// Adds ZFS's own directory, where it shows in listings: it is no part of what is captured.
+/// Adds ZFS's own directory, where it shows in listings: it is no part of what is captured. Nor are the snapshots in it that somebody has looked at, which
+/// the kernel keeps mounted for a while.
 fn with_control_directory(mut located: Located, dir: &Dir) -> Result<Located> {
     if located.rel.is_root() {
+        located.omitted.retain(|omission| !omission.path.as_bytes().starts_with(b".zfs/"));
         let listing = rustix::fs::Dir::read_from(dir).map_err(|errno| failed("cannot list the workspace", errno))?;
         // It comes right after `.` and `..`.
         let first = listing.take(3).filter_map(std::result::Result::ok);

@@ -66,6 +66,24 @@ fn the_control_directory_is_reported_where_it_shows() {
 
 #[test]
 #[ignore = "needs a kernel with ZFS"]
+fn snapshots_that_were_looked_at_are_no_part_of_the_workspace() {
+    let pool = Pool::new();
+    for (name, options, omitted) in [("hidden", ["-o", "snapdir=hidden"], 0), ("shown", ["-o", "snapdir=visible"], 1)] {
+        pool.create(name, &options);
+        let bench = Bench::named(&pool, name, &pool.path(name));
+        bench.write("file", "x");
+        let first = bench.take("a");
+        assert_eq!(bench.seen(&first, "file"), "x");
+        let mounted = std::fs::read_to_string("/proc/self/mounts").unwrap();
+        assert!(mounted.contains(&format!("{}@", pool.full(name))), "the kernel has mounted it: {mounted}");
+        let second = bench.take("b");
+        assert_eq!((second.omitted.len(), second.omitted_total), (omitted, omitted as u64), "{:?}", second.omitted);
+        assert_eq!(second.omitted, first.omitted);
+    }
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
 fn a_bind_mount_is_found_in_its_dataset() {
     let pool = Pool::new();
     pool.create("w", &[]);

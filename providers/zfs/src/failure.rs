@@ -84,7 +84,14 @@ fn of_errno(what: impl Into<String>, number: i32) -> Error {
         }
         Errno::DQUOT => (
             ErrorKind::ResourceExhausted,
-            Some("a quota is reached: zfs get quota,refquota shows it; `ah agent fs prune` removes old snapshots"),
+            Some(
+                "a quota or a limit is reached: zfs get quota,refquota,snapshot_limit,filesystem_limit shows which; `ah agent fs prune` removes old snapshots",
+            ),
+        ),
+        // Where the pool delegates nothing. Source: `dsl_deleg_access_impl`.
+        Errno::CANCELED => (
+            ErrorKind::PermissionDenied,
+            Some("the pool lets none but root do that: as root, zpool set delegation=on POOL; or use the helper, ahd"),
         ),
         // What the module says while a pool is suspended.
         Errno::AGAIN => (
@@ -116,6 +123,7 @@ mod tests {
     fn kinds_follow_from_numbers() {
         let kind = |errno: Errno| of_errno("x", errno.raw_os_error()).kind;
         assert_eq!(kind(Errno::DQUOT), ErrorKind::ResourceExhausted);
+        assert_eq!(kind(Errno::CANCELED), ErrorKind::PermissionDenied);
         assert_eq!(kind(Errno::AGAIN), ErrorKind::Unavailable);
         assert_eq!(kind(Errno::ROFS), ErrorKind::FailedPrecondition);
         assert_eq!(of_errno("x", 1030).kind, ErrorKind::Unavailable);

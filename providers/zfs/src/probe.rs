@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use ah_plugin_api::{Dir, Error, Mode, Probe, ProbeRequest, Result};
+use ah_plugin_api::{Dir, Error, ErrorKind, Mode, Probe, ProbeRequest, Result};
 
 use crate::clones;
 use crate::delegation::{self, Party};
 use crate::failure::of_library;
 use crate::find;
 use crate::locate::{self, Located};
-use crate::sys::{Core, Zfs};
+use crate::sys::{Core, OfPool, Zfs};
 
 /// What taking a snapshot takes: what is known of it is set in the same call. Seen with 2.1.11: without `userprop`, EPERM.
 const TO_TAKE: [&str; 2] = ["snapshot", "userprop"];
@@ -24,7 +24,7 @@ pub(crate) fn probe(workspace: &Dir, request: &ProbeRequest) -> Result<Probe> {
         return Ok(no(match locate::workspace(workspace) {
             Err(error) => error,
             // It was remounted meanwhile; the next answer will know.
-            Ok(_) => Error::new(ah_plugin_api::ErrorKind::Conflict, "the workspace is being moved"),
+            Ok(_) => Error::new(ErrorKind::Conflict, "the workspace is being moved"),
         }));
     }
     if let Err(missing) = Core::get() {
@@ -35,13 +35,12 @@ pub(crate) fn probe(workspace: &Dir, request: &ProbeRequest) -> Result<Probe> {
         Err(error) => return Ok(no(error)),
     };
     let dataset = &located.mounted.dataset;
-    match read_only(dataset) {
-        Ok(None) => {}
-        Ok(Some(error)) | Err(error) => return Ok(no(error)),
+    if let Err(error) = writable(dataset) {
+        return Ok(no(error));
     }
     let mut can_delete = true;
     if !clones::allowed() {
-        let allowed = match permissions(dataset) {
+        let allowed = match delegates(dataset).and_then(|()| permissions(dataset)) {
             Ok(allowed) => allowed,
             Err(error) => return Ok(no(error)),
         };
@@ -58,10 +57,7 @@ pub(crate) fn probe(workspace: &Dir, request: &ProbeRequest) -> Result<Probe> {
             return Ok(if usable {
                 Probe { remedy: Some(remedy), ..yes(&located, reason, can_delete, request) }
             } else {
-                Probe {
-                    can_delete,
-                    ..no(Error::new(ah_plugin_api::ErrorKind::PermissionDenied, reason).with_hint(remedy))
-                }
+                Probe { can_delete, ..no(Error::new(ErrorKind::PermissionDenied, reason).with_hint(remedy)) }
             });
         }
     }
@@ -101,14 +97,29 @@ fn no(error: Error) -> Probe {
     }
 }
 
-/// The error for a dataset in a pool that was imported read-only; none for any other.
-fn read_only(dataset: &str) -> Result<Option<Error>> {
+/// An error for a dataset in a pool that was imported read-only.
+fn writable(dataset: &str) -> Result<()> {
     let pool = find::pool_of(dataset);
+    if of_pool(pool, OfPool::ReadOnly)? != Some(true) {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::FailedPrecondition, format!("the pool {pool} was imported read-only"))
+        .with_hint(format!("import it for writing: zpool export {pool} && zpool import {pool}")))
+}
+
+/// An error for a dataset in a pool where what is allowed to users does not count.
+fn delegates(dataset: &str) -> Result<()> {
+    let pool = find::pool_of(dataset);
+    if of_pool(pool, OfPool::Delegation)? != Some(false) {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::PermissionDenied, format!("the pool {pool} lets none but root take snapshots"))
+        .with_hint(format!("as root: zpool set delegation=on {pool}; or use the helper, ahd")))
+}
+
+fn of_pool(pool: &str, property: OfPool) -> Result<Option<bool>> {
     let Ok(name) = std::ffi::CString::new(pool) else { return Ok(None) };
-    Ok(Zfs::get()?.is_read_only(&name).then(|| {
-        Error::new(ah_plugin_api::ErrorKind::FailedPrecondition, format!("the pool {pool} was imported read-only"))
-            .with_hint(format!("import it for writing: zpool export {pool} && zpool import {pool}"))
-    }))
+    Ok(Zfs::get()?.of_pool(&name, property))
 }
 
 /// What this user may do to a dataset.

@@ -73,6 +73,15 @@ pub(crate) enum Number {
     ReadOnly,
 }
 
+/// Properties of pools that are on or off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OfPool {
+    /// Whether it was imported so that nothing can be written to it, whatever the properties of its datasets say.
+    ReadOnly,
+    /// Whether what `zfs allow` gives counts.
+    Delegation,
+}
+
 /// Properties that are texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Text {
@@ -121,20 +130,24 @@ impl Zfs {
 }
 
 impl Zfs {
-    /// Whether a pool was imported so that nothing can be written to it, whatever the properties of its datasets say. False if it is not there.
+    /// Whether a property of a pool is on. None if the pool is not there.
     ///
     /// Asked anew each time: what libzfs remembers of a pool (`zfs_get_pool_handle`) is from when it was first asked.
-    pub(crate) fn is_read_only(&self, pool: &CStr) -> bool {
+    pub(crate) fn of_pool(&self, pool: &CStr, property: OfPool) -> Option<bool> {
         let session = self.session();
+        let property = match property {
+            OfPool::ReadOnly => raw::ZPOOL_PROP_READONLY,
+            OfPool::Delegation => raw::ZPOOL_PROP_DELEGATION,
+        };
         // SAFETY: the session's own handle and a name; the pool's handle is ours, and closed once. Where a value comes from may be null.
         unsafe {
             let pool = session.lib.zpool_open_canfail(session.handle.as_ptr(), pool.as_ptr());
             if pool.is_null() {
-                return false;
+                return None;
             }
-            let read_only = session.lib.zpool_get_prop_int(pool, raw::ZPOOL_PROP_READONLY, null_mut());
+            let value = session.lib.zpool_get_prop_int(pool, property, null_mut());
             session.lib.zpool_close(pool);
-            read_only != 0
+            Some(value != 0)
         }
     }
 

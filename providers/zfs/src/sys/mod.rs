@@ -16,6 +16,6 @@ mod load;
 mod nvlist;
 
 pub(crate) use self::core::{Core, Failure};
-pub(crate) use self::dataset::{Dataset, Kind, LibError, Number, Text, Zfs, code};
+pub(crate) use self::dataset::{Dataset, Kind, LibError, Number, OfPool, Text, Zfs, code};
 pub(crate) use self::load::Missing;
 pub(crate) use self::nvlist::{NvList, Value};

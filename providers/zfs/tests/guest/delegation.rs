@@ -84,6 +84,28 @@ fn with_permission() {
 }
 
 #[test]
+#[ignore = "the user's part of `an_ordinary_user`"]
+fn with_permission_up_to_a_limit() {
+    let bench = bench(&folder());
+    let error = bench.try_take("a").unwrap_err();
+    assert_eq!(error.kind, ErrorKind::ResourceExhausted, "{error:?}");
+    assert!(error.hint.unwrap().contains("snapshot_limit"));
+    assert_eq!(bench.ids(), "kept");
+}
+
+#[test]
+#[ignore = "the user's part of `an_ordinary_user`"]
+fn with_permission_that_does_not_count() {
+    let bench = bench(&folder());
+    let no = probe(&bench);
+    assert!(!no.usable && !no.can_delete && no.remedy.unwrap().contains("zpool set delegation=on ahtest"));
+    let error = bench.try_take("a").unwrap_err();
+    assert_eq!(error.kind, ErrorKind::PermissionDenied, "{error:?}");
+    assert!(error.hint.unwrap().contains("zpool set delegation=on"));
+    assert_eq!(bench.ids(), "kept");
+}
+
+#[test]
 #[ignore = "needs a kernel with ZFS"]
 fn an_ordinary_user() {
     let pool = Pool::new();
@@ -106,5 +128,11 @@ fn an_ordinary_user() {
     as_user("delegation::with_permission_to_take_only", folder);
     run("zfs", &["allow", "-u", USER, "destroy,mount", &pool.full("w")]);
     as_user("delegation::with_permission", folder);
+    // Which does not bind root.
+    run("zfs", &["set", "snapshot_limit=1", &pool.full("w")]);
+    as_user("delegation::with_permission_up_to_a_limit", folder);
+    run("zfs", &["set", "snapshot_limit=none", &pool.full("w")]);
+    run("zpool", &["set", "delegation=off", &pool.name]);
+    as_user("delegation::with_permission_that_does_not_count", folder);
     run("umount", &[at.to_str().unwrap()]);
 }

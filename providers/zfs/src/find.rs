@@ -3,6 +3,7 @@
 use std::ffi::{CStr, CString};
 use std::path::Path;
 
+use ah_plugin_api::text::shell;
 use ah_plugin_api::{Context, Error, ErrorKind, LogLevel, Reference, Result, Snapshot, SnapshotId};
 
 use crate::failure::{is_damage, of_library};
@@ -187,7 +188,7 @@ fn lost_while(dataset: &str, another_has_its_name: bool) -> Error {
             "`zpool import` lists by their ids the pools that are not imported; `zpool import ID NEWNAME` imports one whose name is taken"
                 .to_owned(),
         ),
-        false => (format!("its pool {pool} is not imported"), format!("zpool import {pool}")),
+        false => (format!("its pool {pool} is not imported"), format!("zpool import {}", shell(pool.as_ref()))),
     };
     Error::new(ErrorKind::FailedPrecondition, format!("the dataset {dataset} cannot be found: {why}")).with_hint(hint)
 }
@@ -312,6 +313,7 @@ mod tests {
         let (missing, hidden) = (lost_while("tank/a", false), lost_while("tank/a", true));
         assert_eq!([missing.kind, hidden.kind], [ErrorKind::FailedPrecondition, ErrorKind::FailedPrecondition]);
         assert_eq!(missing.hint.unwrap(), "zpool import tank");
+        assert_eq!(lost_while("my pool/a", false).hint.unwrap(), "zpool import 'my pool'");
         assert!(hidden.message.contains("another one") && !hidden.hint.unwrap().contains("import tank"));
     }
 

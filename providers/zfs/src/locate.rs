@@ -8,6 +8,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use ah_plugin_api::text::shell;
 use ah_plugin_api::{Dir, Error, ErrorKind, Omission, OmitReason, RelPath, Result};
 use ah_provider_directory::{Mount, Mounts, climb, failed, mount_of, open_beneath};
 use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxAttributes};
@@ -76,7 +77,7 @@ pub(crate) fn workspace(dir: &Dir) -> Result<Located> {
     // A bind mount of a directory in the dataset: its snapshots are seen where the root is mounted.
     let mounted = root_in(&mounts, &dataset)?.ok_or_else(|| {
         not_possible(format!("only a part of the dataset {dataset} is mounted, at {}", mount.point.display()))
-            .with_hint(format!("mount all of it somewhere: zfs mount {dataset}"))
+            .with_hint(format!("mount all of it somewhere: zfs mount {}", shell(dataset.as_ref())))
     })?;
     let above = mount.root.strip_prefix("/").unwrap_or(&mount.root);
     let rel = above.join(climbed.rel.as_path()).into_os_string().into_vec();
@@ -224,7 +225,7 @@ impl Mounted {
         match rustix::fs::statat(&self.root, ".zfs/snapshot", AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT) {
             Ok(_) => Ok(()),
             Err(Errno::NOENT) => Err(not_possible(format!("the dataset {} does not show its snapshots", self.dataset))
-                .with_hint(format!("zfs set snapdir=hidden {}", self.dataset))),
+                .with_hint(format!("zfs set snapdir=hidden {}", shell(self.dataset.as_ref())))),
             Err(errno) => Err(failed(format!("cannot look at the snapshots of {}", self.dataset), errno)),
         }
     }
@@ -266,8 +267,9 @@ impl Mounted {
                 let untold = names::is_any_clone(dataset) && self.point.parent().is_some_and(clones::others_may_change);
                 error.with_hint(if untold {
                     format!(
-                        "OpenZFS 2.1 was not told where this branch is, as others than root may change the way to it: look where {} leads (namei -l), then zfs unmount {dataset} && zfs mount {dataset}. With others, {NEEDED}",
-                        self.point.display()
+                        "OpenZFS 2.1 was not told where this branch is, as others than root may change the way to it: look where {} leads (namei -l), then zfs unmount {word} && zfs mount {word}. With others, {NEEDED}",
+                        self.point.display(),
+                        word = shell(dataset.as_ref()),
                     )
                 } else {
                     NEEDED.to_owned()

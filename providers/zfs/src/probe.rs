@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use ah_plugin_api::text::shell;
 use ah_plugin_api::{Dir, Error, ErrorKind, Mode, Probe, ProbeRequest, Result};
 
 use crate::clones;
@@ -49,8 +50,11 @@ pub(crate) fn probe(workspace: &Dir, request: &ProbeRequest) -> Result<Probe> {
         let lacking: Vec<&str> = wanted.filter(|wanted| !allowed.contains(**wanted)).copied().collect();
         if !lacking.is_empty() {
             let user = rustix::process::geteuid().as_raw();
-            let remedy =
-                format!("as root: zfs allow -u {user} {} {dataset}; or use the helper, ahd", lacking.join(","));
+            let remedy = format!(
+                "as root: zfs allow -u {user} {} {}; or use the helper, ahd",
+                lacking.join(","),
+                shell(dataset.as_ref())
+            );
             let usable = !TO_TAKE.iter().any(|wanted| lacking.contains(wanted));
             let what = if usable { "remove" } else { "take" };
             let reason = format!("this user may not {what} snapshots of the dataset {dataset}");
@@ -103,8 +107,9 @@ fn writable(dataset: &str) -> Result<()> {
     if of_pool(pool, OfPool::ReadOnly)? != Some(true) {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::FailedPrecondition, format!("the pool {pool} was imported read-only"))
-        .with_hint(format!("import it for writing: zpool export {pool} && zpool import {pool}")))
+    Err(Error::new(ErrorKind::FailedPrecondition, format!("the pool {pool} was imported read-only")).with_hint(
+        format!("import it for writing: zpool export {word} && zpool import {word}", word = shell(pool.as_ref())),
+    ))
 }
 
 /// An error for a dataset in a pool where what is allowed to users does not count.
@@ -114,7 +119,7 @@ fn delegates(dataset: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::new(ErrorKind::PermissionDenied, format!("the pool {pool} lets none but root take snapshots"))
-        .with_hint(format!("as root: zpool set delegation=on {pool}; or use the helper, ahd")))
+        .with_hint(format!("as root: zpool set delegation=on {}; or use the helper, ahd", shell(pool.as_ref()))))
 }
 
 fn of_pool(pool: &str, property: OfPool) -> Result<Option<bool>> {

@@ -4,6 +4,7 @@
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
+use ah_plugin_api::text::shell;
 use ah_plugin_api::{Context, Dir, Error, ErrorKind, MountRequest, Reference, Result, View};
 use ah_provider_directory::{Tree, refuse_if_used};
 
@@ -31,10 +32,11 @@ fn not_mounted(dataset: &str) -> Error {
     if let Some(error) = without_key(dataset) {
         return error;
     }
+    let word = shell(dataset.as_ref());
     let hint = match property(dataset, Text::Mountpoint).as_deref() {
-        Some(b"legacy") => format!("its mountpoint is legacy: mount -t zfs {dataset} DIR"),
-        Some(b"none") => format!("it has no mountpoint: zfs set mountpoint=DIR {dataset}"),
-        _ => format!("zfs mount {dataset}"),
+        Some(b"legacy") => format!("its mountpoint is legacy: mount -t zfs {word} DIR"),
+        Some(b"none") => format!("it has no mountpoint: zfs set mountpoint=DIR {word}"),
+        _ => format!("zfs mount {word}"),
     };
     let message = format!("the dataset {dataset} is not mounted, so its snapshots are not to be seen");
     Error::new(ErrorKind::FailedPrecondition, message).with_hint(hint)
@@ -43,7 +45,8 @@ fn not_mounted(dataset: &str) -> Error {
 /// The error for an encrypted dataset whose key is not loaded; none for any other.
 pub(crate) fn without_key(dataset: &str) -> Option<Error> {
     let message = format!("the key of the dataset {dataset} is not loaded");
-    let hint = format!("zfs load-key {dataset} && zfs mount {dataset}");
+    let word = shell(dataset.as_ref());
+    let hint = format!("zfs load-key {word} && zfs mount {word}");
     let locked = property(dataset, Text::KeyStatus).as_deref() == Some(b"unavailable");
     locked.then(|| Error::new(ErrorKind::FailedPrecondition, message).with_hint(hint))
 }

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use ah_plugin_api::text::shell;
 use ah_plugin_api::{CloneRequest, Context, Dir, Error, ErrorKind, Place, Reference, Result, WritableClone};
 use ah_provider_directory::{Mounts, failed, open_beneath};
 use rustix::fs::{AtFlags, Mode, OFlags};
@@ -72,7 +73,8 @@ pub(crate) fn make(place: &Place<'_>, request: &CloneRequest, cx: &Context<'_>) 
     }
     if !by_itself {
         notes.push(format!(
-            "it is not mounted by itself when the machine starts, because others than root may change the way to it. Before you run zfs mount {name}, look where that way leads (namei -l): root follows symlinks on it"
+            "it is not mounted by itself when the machine starts, because others than root may change the way to it. Before you run zfs mount {}, look where that way leads (namei -l): root follows symlinks on it",
+            shell(name.as_ref())
         ));
     }
     Ok(WritableClone { path, reference: Reference::new(reference.as_str())?, notes })

@@ -8,6 +8,7 @@
 use std::ffi::{CStr, CString};
 use std::time::Duration;
 
+use ah_plugin_api::text::shell;
 use ah_plugin_api::{Context, Error, ErrorKind, LogLevel, Reference, Result};
 use rustix::io::Errno;
 
@@ -168,8 +169,9 @@ fn present(record: &Record) -> Result<Option<CString>> {
 fn in_another_pool(dataset: &str, copy: &str) -> Error {
     let (pool, other) = (find::pool_of(dataset), find::pool_of(copy));
     let message = format!("the pool of the clone {dataset} is not imported; {copy} may be it, or a copy");
+    let (it, its_name) = (shell(other.as_ref()), shell(pool.as_ref()));
     Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
-        "zpool import {pool}; or if {other} is that pool: zpool export {other} && zpool import {other} {pool}"
+        "zpool import {its_name}; or if {other} is that pool: zpool export {it} && zpool import {it} {its_name}"
     ))
 }
 

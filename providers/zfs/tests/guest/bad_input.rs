@@ -8,23 +8,25 @@ use crate::bench::{Bench, Pool, closed, run};
 #[ignore = "needs a kernel with ZFS"]
 fn datasets_that_are_not_mounted() {
     let pool = Pool::new();
-    pool.create("w", &[]);
-    let bench = Bench::new(&pool, &pool.path("w"));
+    pool.create("my work", &[]);
+    let bench = Bench::new(&pool, &pool.path("my work"));
     bench.write("file", "x");
     let a = bench.take("a");
     let bench = closed(&pool, bench);
-    run("zfs", &["unmount", &pool.full("w")]);
+    run("zfs", &["unmount", &pool.full("my work")]);
     assert_eq!(bench.ids(), "a");
     let error = bench.mount(&a, "v").unwrap_err();
     assert_eq!(error.kind, ErrorKind::FailedPrecondition);
-    assert!(error.hint.unwrap().contains("zfs mount"));
-    run("zfs", &["set", "mountpoint=legacy", &pool.full("w")]);
+    // As a shell reads it.
+    let word = format!("'{}'", pool.full("my work"));
+    assert_eq!(error.hint.unwrap(), format!("zfs mount {word}"));
+    run("zfs", &["set", "mountpoint=legacy", &pool.full("my work")]);
     let error = bench.mount(&a, "v").unwrap_err();
-    assert!(error.hint.unwrap().contains("mount -t zfs"));
+    assert!(error.hint.unwrap().contains(&format!("mount -t zfs {word} ")));
     // Mounted by hand, it works as any other.
     let at = pool.temp.path().join("legacy");
     std::fs::create_dir(&at).unwrap();
-    run("mount", &["-t", "zfs", &pool.full("w"), at.to_str().unwrap()]);
+    run("mount", &["-t", "zfs", &pool.full("my work"), at.to_str().unwrap()]);
     let bench = Bench { workspace: ah_plugin_api::Dir::open(&at).unwrap(), ..bench };
     let b = bench.take("b");
     assert_eq!((bench.seen(&a, "file"), bench.seen(&b, "file")), ("x".into(), "x".into()));

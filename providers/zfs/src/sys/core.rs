@@ -131,11 +131,28 @@ impl Core {
     }
 }
 
+/// Among the errors by name, how many more there are than fit: no name, and no error. Source: `ZPROP_N_MORE_ERRORS`, which `nvlist_smush` in the module sets.
+const MORE: &[u8] = b"N_MORE_ERRORS";
+
 fn answer(errno: i32, errors: &Values) -> Result<(), Failure> {
     let number = |value: &Value| match value {
         Value::Number(number) => i32::try_from(*number).ok(),
         _ => None,
     };
-    let each: Vec<_> = errors.iter().filter_map(|(name, value)| Some((name.clone(), number(value)?))).collect();
+    let named = errors.iter().filter(|(name, _)| name.as_slice() != MORE);
+    let each: Vec<_> = named.filter_map(|(name, value)| Some((name.clone(), number(value)?))).collect();
     if errno == 0 { Ok(()) } else { Err(Failure { errno, each }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_many_more_errors_there_are_is_none_of_them() {
+        let errors = [(MORE, 11), (b"tank@a".as_slice(), 16)];
+        let errors = errors.map(|(name, number)| (name.to_vec(), Value::Number(number)));
+        let failure = answer(5, &Values::from(errors)).unwrap_err();
+        assert_eq!(failure, Failure { errno: 5, each: vec![(b"tank@a".to_vec(), 16)] });
+    }
 }

@@ -110,5 +110,7 @@ pub use session_branch::{ListedSession, SessionBranchOptions, SessionBranchRepor
 pub use settings::{Background, Clock, HelperSocket, IdSource, Settings};
 pub use snapshot::SnapshotOptions;
 pub use status::{MissingWorkspace, Status};
-pub use timeline::{Event, EventBody, PromptGroup, TimelineFault, TimelineFilter, TimelineReport, WorkspaceChange};
+pub use timeline::{
+    Event, EventBody, FaultKind, PromptGroup, TimelineFault, TimelineFilter, TimelineReport, WorkspaceChange,
+};
 pub use workspace::Workspace;

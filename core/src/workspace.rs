@@ -26,7 +26,7 @@ use crate::restore::at::Tree;
 use crate::session;
 use crate::state::State;
 use crate::text;
-use crate::timeline::{Came, Event, EventBody, Head, Log, TimelineReport};
+use crate::timeline::{Came, Event, EventBody, FaultKind, Head, Log, TimelineFault, TimelineReport};
 use crate::walk::Shelf;
 
 /// A registered workspace.
@@ -421,21 +421,27 @@ impl Workspace {
     pub(crate) fn read_timelines(&self) -> Result<TimelineReport> {
         let report = self.read_log(None)?;
         if let Some(fault) = report.faults.first() {
-            let message = format!(
-                "{} passed over, and no snapshot goes by itself meanwhile; the first is line {} of session {}: {}",
-                text::count(
-                    report.faults.len(),
-                    "damaged line of the timeline is",
-                    "damaged lines of the timeline are"
+            let TimelineFault { session, line, reason, .. } = fault;
+            let (message, hint) = match fault.kind {
+                FaultKind::End => (
+                    format!(
+                        "the end of a timeline is missing, and no snapshot goes by itself meanwhile: line {line} of session {session}: {reason}"
+                    ),
+                    "ah agent fs gc lists again snapshots that were lost with it, and pins what may have been pinned",
                 ),
-                fault.line,
-                fault.session,
-                fault.reason
-            );
-            self.engine.notify(
-                Notice::new(NoticeKind::TimelineDamaged, message)
-                    .with_hint("ah agent fs gc lists again snapshots that were lost with them"),
-            );
+                FaultKind::Line | FaultKind::Unknown => (
+                    format!(
+                        "{} passed over, and no snapshot goes by itself meanwhile; the first is line {line} of session {session}: {reason}",
+                        text::count(
+                            report.faults.len(),
+                            "damaged line of the timeline is",
+                            "damaged lines of the timeline are"
+                        ),
+                    ),
+                    "ah agent fs gc lists again snapshots that were lost with them",
+                ),
+            };
+            self.engine.notify(Notice::new(NoticeKind::TimelineDamaged, message).with_hint(hint));
         }
         Ok(report)
     }

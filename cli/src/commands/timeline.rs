@@ -244,6 +244,11 @@ fn row(event: &Event, moments: &HashMap<&str, &Moment>, left: &BTreeSet<Snapshot
         EventBody::Repaired { bytes } => {
             plain("repaired", "", format!("a torn last line of {} was cut off", text::count(*bytes, "byte", "bytes")))
         }
+        EventBody::LinesLost { last } => {
+            let what = format!("the end of this timeline, up to event {last}, was not there any more");
+            (Cell::new("lines lost", Style::Warning), String::new(), what)
+        }
+        EventBody::LinesSought {} => plain("lines sought", "", "what was lost is listed again, and pinned".to_owned()),
         EventBody::Workspace { change, from, to } if from == to => {
             plain("workspace", "", format!("{change}: {}", to.display()))
         }

@@ -133,6 +133,8 @@ impl Workspace {
             report.tell(&failed);
         });
         report.note("finishing conversations", outcome)?;
+        let outcome = self.note_lost_lines();
+        report.note("noting which lines of timelines are lost", outcome)?;
         let mut all_asked = true;
         for name in self.stores()? {
             let outcome = self.reconcile(&name, &mut report);
@@ -141,6 +143,8 @@ impl Workspace {
             let outcome = self.reclaim(&name, false, &mut report).map(|stays| report.actions.extend(stays));
             report.note(&format!("reclaiming in {name}"), outcome)?;
         }
+        let outcome = self.pin_behind_lost_lines(&mut report);
+        report.note("pinning what lost lines may have pinned", outcome)?;
         // After all were asked: a snapshot that is only not on the timeline is listed again by then.
         let outcome = self.tidy_restores(all_asked).map(|(done, failures)| {
             report.actions.extend(done);

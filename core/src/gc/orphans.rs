@@ -14,7 +14,7 @@ use crate::record::{SnapshotKind, SnapshotRecord};
 use crate::rm::refuse_shared;
 use crate::state::State;
 use crate::text;
-use crate::timeline::{Event, EventBody};
+use crate::timeline::{Event, EventBody, FaultKind};
 use crate::workspace::{Served, Workspace};
 
 /// Snapshots that could not be made durable now, each with the reason.
@@ -40,7 +40,47 @@ fn listed(event: &Event) -> Option<&SnapshotId> {
     }
 }
 
+/// The last event that says that lines before it were lost: one of those may have pinned any snapshot from before.
+fn lines_lost(state: &State) -> Option<u64> {
+    let lost = |event: &Event| matches!(event.body, EventBody::LinesLost { .. }).then_some(event.seq);
+    state.events.iter().rev().find_map(lost)
+}
+
 impl Workspace {
+    /// Has the timelines say themselves that their ends were lost: what is listed again behind that is known to be from before.
+    pub(super) fn note_lost_lines(&self) -> Result<()> {
+        let faults = self.read_log(None)?.faults;
+        for fault in faults.iter().filter(|fault| fault.kind == FaultKind::End) {
+            self.append_with(&fault.session, Durability::Durable, |_| Vec::new())?;
+        }
+        Ok(())
+    }
+
+    /// Pins what lost lines may have pinned, once what they listed is listed again as far as it is there. From then on things take their usual course.
+    pub(super) fn pin_behind_lost_lines(&self, report: &mut GcReport) -> Result<()> {
+        let _stays = self.lock_stays()?;
+        let state = self.state()?;
+        let sought = |event: &Event| matches!(event.body, EventBody::LinesSought {});
+        let sought = state.events.iter().rev().find(|event| sought(event)).map(|event| event.seq);
+        let Some(lost) = lines_lost(&state).filter(|lost| sought.is_none_or(|sought| sought < *lost)) else {
+            return Ok(());
+        };
+        let unpinned = state.snapshots.iter().filter(|snapshot| !snapshot.kept && snapshot.seq <= lost);
+        let pin = |snapshot: &SnapshotRecord| EventBody::Edit {
+            snapshot: snapshot.id.clone(),
+            label: None,
+            kept: Some(true),
+        };
+        let mut bodies: Vec<EventBody> = unpinned.map(pin).collect();
+        let pinned = text::count(bodies.len(), "snapshot is", "snapshots are");
+        bodies.push(EventBody::LinesSought {});
+        self.append_with(&self.writing_session(), Durability::Durable, |_| bodies)?;
+        report.did(format!(
+            "the end of a timeline was lost: {pinned} pinned that may have been; `ah agent fs edit ID --no-keep` lets one go"
+        ));
+        Ok(())
+    }
+
     /// Makes instant snapshots survive a power cut: those marked, also while it is at work, or with a full gc all that are not
     /// durable.
     pub(super) fn make_durable(&self, auto: bool, report: &mut GcReport) -> Result<()> {
@@ -153,7 +193,7 @@ impl Workspace {
                 report.note(&format!("listing the snapshot {} again", snapshot.id), Err(error))?;
                 continue;
             }
-            self.list_again(snapshot, name)?;
+            self.list_again(snapshot, name, lines_lost(&state))?;
             report.did(format!("listed the snapshot {}, which had been taken and was on no timeline", snapshot.id));
         }
         // What is said to be removed stays so: nobody need wait for that.
@@ -251,17 +291,19 @@ impl Workspace {
         Ok(held)
     }
 
-    fn list_again(&self, snapshot: &Snapshot, provider: &ProviderName) -> Result<()> {
+    /// `lost`: the last event that says that lines before it were lost.
+    fn list_again(&self, snapshot: &Snapshot, provider: &ProviderName, lost: Option<u64>) -> Result<()> {
         let attribute = |key: &str| snapshot.attributes.get(key).cloned();
         let session =
             attribute("session").and_then(|name| SessionName::new(name).ok()).unwrap_or_else(SessionName::main);
         let kind = attribute("kind").map_or(SnapshotKind::Auto, |kind| SnapshotKind::from_text(&kind));
         let mut record = SnapshotRecord::of(snapshot, provider, kind, &session);
-        record.kept = attribute("kept").is_some_and(|kept| kept == "true");
+        let after: Option<u64> = attribute("after").and_then(|after| after.parse().ok());
+        let may_be_pinned = lost.is_some_and(|lost| after.is_none_or(|after| after < lost));
+        record.kept = may_be_pinned || attribute("kept").is_some_and(|kept| kept == "true");
         let labels = snapshot.attributes.iter();
         let labels = labels.filter_map(|(key, value)| Some((key.strip_prefix("label.")?.to_owned(), value.clone())));
         record.attributes = labels.collect();
-        let after = attribute("after").and_then(|after| after.parse().ok());
         self.append(&session, EventBody::Recovered { snapshot: Box::new(record), after }, Durability::Durable)?;
         Ok(())
     }

@@ -22,7 +22,7 @@ use crate::gc::GcReport;
 use crate::record::SnapshotRecord;
 use crate::recording::RecordingVerdict;
 use crate::state::State;
-use crate::timeline::TimelineFault;
+use crate::timeline::{FaultKind, TimelineFault};
 use crate::workspace::Workspace;
 
 use plan::{Given, Protected};
@@ -235,14 +235,17 @@ impl Workspace {
 
     /// Why nothing can be chosen by a policy.
     fn may_be_pinned(&self, gap: &TimelineFault) -> Error {
-        let TimelineFault { session, line, reason } = gap;
+        let TimelineFault { session, line, reason, kind } = gap;
         let file = self.folder().join("sessions").join(session.as_str()).join("timeline.jsonl");
         let message =
             format!("line {line} of session {session} cannot be read, and may have pinned something: {reason}");
         let file = ah_plugin_api::text::shell(file.as_os_str());
-        Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
-            "`ah agent fs rm ID` removes single ones; to do without that line: sed -i {line}d {file}"
-        ))
+        let way_out = match kind {
+            FaultKind::End => "to pin all that it may have been: ah agent fs gc".to_owned(),
+            FaultKind::Line | FaultKind::Unknown => format!("to do without that line: sed -i {line}d {file}"),
+        };
+        Error::new(ErrorKind::FailedPrecondition, message)
+            .with_hint(format!("`ah agent fs rm ID` removes single ones; {way_out}"))
     }
 
     fn judge_recordings(&self, policy: &str, report: &mut PruneReport) -> Result<()> {

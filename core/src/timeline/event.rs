@@ -151,6 +151,13 @@ pub enum EventBody {
         /// How many bytes.
         bytes: u64,
     },
+    /// The end of this session's timeline was lost: it was written, and was not there any more when this was. What a lost line pinned does not look so.
+    LinesLost {
+        /// The number of the last line that was lost.
+        last: u64,
+    },
+    /// `gc` has listed again what the providers still have of that, and pinned what may have been.
+    LinesSought {},
     /// The workspace's directory is another one now, or elsewhere.
     Workspace {
         /// What became of it.
@@ -188,6 +195,8 @@ impl EventBody {
         "capture-paused",
         "capture-resumed",
         "repaired",
+        "lines-lost",
+        "lines-sought",
         "workspace",
     ];
 }

@@ -10,8 +10,8 @@ use ah_plugin_api::{Durability, Result, Timestamp};
 use crate::crash;
 use crate::fsio::{self, FILE_MODE, NOFOLLOW_NONBLOCK, failed};
 use crate::ids::SessionName;
-use crate::timeline::event::Event;
-use crate::timeline::{TimelineFault, line};
+use crate::timeline::event::{Event, EventBody};
+use crate::timeline::{FaultKind, TimelineFault, line};
 
 const BLOCK: u64 = 4096;
 
@@ -163,6 +163,24 @@ pub(super) struct Contents {
     pub(super) faults: Vec<TimelineFault>,
     /// The number of the last line, if it has no newline: torn, or being written this moment.
     pub(super) torn: Option<u64>,
+    /// Where it says itself that lines before it were lost, by the number of the event that does.
+    pub(super) lost: Vec<(u64, TimelineFault)>,
+    /// How many lines it has.
+    lines: u64,
+    is_last_damaged: bool,
+}
+
+impl Contents {
+    /// That the end is missing, if an event of that number is known to have been written. A last line that is there and damaged is told as that.
+    pub(super) fn lacks(&self, session: &SessionName, last: u64) -> Option<TimelineFault> {
+        let has = self.events.iter().any(|event| event.seq >= last);
+        (!has && !self.is_last_damaged).then(|| lines_lost(session, self.lines + 1, last))
+    }
+}
+
+fn lines_lost(session: &SessionName, line: u64, last: u64) -> TimelineFault {
+    let reason = format!("from there on lines were lost, up to event {last}");
+    TimelineFault { session: session.clone(), kind: FaultKind::End, line, reason }
 }
 
 /// Reads a timeline whole; a file that is not there is an empty one.
@@ -177,9 +195,18 @@ pub(super) fn read(path: &Path, session: &SessionName) -> Result<Contents> {
         lines.pop();
     }
     for (number, read) in numbers.into_iter().zip(decode_all(&lines, session)) {
+        (contents.lines, contents.is_last_damaged) = (number, read.is_err());
         match read {
-            Ok(event) => contents.events.push(event),
-            Err(reason) => contents.faults.push(TimelineFault { session: session.clone(), line: number, reason }),
+            Ok(event) => {
+                if let EventBody::LinesLost { last } = event.body {
+                    contents.lost.push((event.seq, lines_lost(session, number, last)));
+                }
+                contents.events.push(event);
+            }
+            Err(reason) => {
+                let kind = FaultKind::Line;
+                contents.faults.push(TimelineFault { session: session.clone(), kind, line: number, reason });
+            }
         }
     }
     Ok(contents)

@@ -3,8 +3,11 @@
 //! One object with a checksum as its first line, written over the old one where it is: a new file in its place would cost more
 //! than the line of the timeline (ext4 writes a renamed file's contents out at once). What is torn has no sound checksum, and is as good as lost.
 //!
+//! It names the last lines of the sessions that were written to last, too: one that is not there any more was lost with the end of its timeline. It is
+//! written behind the line, so that a kill leaves a line that it does not name, and never the other way round.
+//!
 //! It is not synced, so that a power cut may leave one that does not fit the timelines: one of an earlier run of the machine gives no more than a
-//! number. And it never names a snapshot that the timeline says is removed, whenever who writes the two is killed.
+//! number, and which lines had been synced. And it never names a snapshot that the timeline says is removed, whenever who writes the two is killed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -18,8 +21,11 @@ use crate::fsio;
 use crate::ids::SessionName;
 use crate::text;
 use crate::timeline::event::{Event, EventBody};
-use crate::timeline::line;
+use crate::timeline::line::{self, MAX_SEQ};
 use crate::timeline::log::is_unmoved;
+
+/// The ends of so many timelines are noted.
+const MAX_ENDS: usize = 8;
 
 /// The cache's file.
 pub(super) struct HeadFile {
@@ -45,6 +51,12 @@ impl HeadFile {
         serde_json::from_slice(line).ok()
     }
 
+    /// What the file says, for who only reads.
+    pub(super) fn said(path: &Path) -> Option<Head> {
+        let mut options = OpenOptions::new();
+        Self::read(&options.read(true).custom_flags(fsio::NOFOLLOW_NONBLOCK).open(path).ok()?)
+    }
+
     /// Only a cache: if it cannot be written it is taken away, so that it never says what is not so.
     pub(super) fn write(&self, head: &Head) {
         let line = line::seal(serde_json::to_vec(head).unwrap_or_default());
@@ -65,6 +77,19 @@ pub(crate) struct Head {
     /// The run of the machine in which that was written.
     #[serde(default)]
     pub(super) boot: String,
+    /// The ends of the timelines that were written to last, the latest last.
+    #[serde(default)]
+    pub(super) ends: Vec<End>,
+}
+
+/// The end of a timeline.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct End {
+    session: SessionName,
+    /// Its last line.
+    seq: u64,
+    /// The last one that was on disk when its writer went on; zero: none. That one survives a power cut.
+    synced: u64,
 }
 
 /// The last snapshot.
@@ -108,6 +133,35 @@ impl HeadSnapshot {
 }
 
 impl Head {
+    /// What one of an earlier run of the machine gives for this one. Where the power failed, lines may be gone that were not synced.
+    pub(super) fn after_a_start(self, boot: String) -> Self {
+        let on_disk = |end: End| (end.synced > 0).then_some(End { seq: end.synced, ..end });
+        Self { seq: self.seq, snapshot: None, boot, ends: self.ends.into_iter().filter_map(on_disk).collect() }
+    }
+
+    /// What it says of a line that has been taken out since is not believed.
+    pub(super) fn is_believed(&self) -> bool {
+        self.seq < MAX_SEQ
+    }
+
+    /// The sessions of which it is known which line was the last, with that.
+    pub(super) fn ends(&self) -> impl Iterator<Item = (&SessionName, u64)> {
+        self.ends.iter().map(|end| (&end.session, end.seq))
+    }
+
+    /// The last line of a session, if that is known.
+    pub(super) fn end(&self, session: &SessionName) -> Option<u64> {
+        self.ends().find(|(ended, _)| *ended == session).map(|(_, seq)| seq)
+    }
+
+    /// Takes note of a session's last line, which is there, and whether it was synced.
+    pub(super) fn note_end(&mut self, session: &SessionName, seq: u64, is_synced: bool) {
+        let former = self.ends.iter().position(|end| end.session == *session).map(|at| self.ends.remove(at));
+        let synced = if is_synced { seq } else { former.map_or(0, |former| former.synced) };
+        self.ends.push(End { session: session.clone(), seq, synced });
+        self.ends.drain(..self.ends.len().saturating_sub(MAX_ENDS));
+    }
+
     /// Whether an event takes away the last snapshot.
     pub(super) fn loses(&self, body: &EventBody) -> bool {
         let EventBody::Remove { snapshots, .. } = body else { return false };
@@ -155,7 +209,7 @@ mod tests {
             reference: None,
             repository: None,
         };
-        Head { seq: 1, snapshot: Some(snapshot), boot: String::new() }
+        Head { seq: 1, snapshot: Some(snapshot), ..Head::default() }
     }
 
     #[test]

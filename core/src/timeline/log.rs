@@ -22,7 +22,7 @@ use crate::timeline::event::{Event, EventBody};
 use crate::timeline::file::{self, TimelineFile};
 use crate::timeline::head::{Head, HeadFile, HeadSnapshot};
 use crate::timeline::line::MAX_SEQ;
-use crate::timeline::{TimelineFault, TimelineReport};
+use crate::timeline::{FaultKind, TimelineFault, TimelineReport};
 
 /// The timelines of one workspace.
 pub(crate) struct Log<'a> {
@@ -165,7 +165,20 @@ impl Log<'_> {
         let path = self.path(session);
         let (mut timeline, tail) = TimelineFile::open(&path)?;
         head.seq = head.seq.max(tail.last_seq.unwrap_or(0));
+        let lost = head.end(session).filter(|last| tail.last_seq.is_none_or(|seq| seq < *last));
+        // That what comes last is not the newest may have other reasons; it is seldom, and then looked at with care.
+        let lost = match lost {
+            Some(last) => file::read(&path, session)?.lacks(session, last).map(|_| last),
+            None => None,
+        };
+        if lost.is_some() {
+            // It may be in one of those lines.
+            head.snapshot = None;
+        }
         let mut bodies = make(head);
+        if let Some(last) = lost {
+            bodies.insert(0, EventBody::LinesLost { last });
+        }
         if tail.torn > 0 {
             bodies.insert(0, EventBody::Repaired { bytes: tail.torn });
         }
@@ -177,6 +190,9 @@ impl Log<'_> {
         let len = timeline.len();
         let events = self.append_all(&mut timeline, session, durability, head, bodies);
         let events = events.inspect_err(|_| timeline.take_back(len))?;
+        if let Some(last) = events.last() {
+            head.note_end(session, last.seq, durability == Durability::Durable);
+        }
         cache.write(head);
         Ok((events, tail.torn))
     }
@@ -233,7 +249,14 @@ impl Log<'_> {
         // Who only reads waits for nobody.
         let at_once = Log { folder: self.folder.clone(), patience: Duration::ZERO, ..*self };
         let mut came = at_once.list_unlisted();
-        for session in session::names(&self.folder)? {
+        // In this order: what it names was on the timelines before.
+        let head = self.ends();
+        let mut sessions = session::names(&self.folder)?;
+        let gone: Vec<_> =
+            head.ends().map(|(session, _)| session).filter(|it| !sessions.contains(it)).cloned().collect();
+        sessions.extend(gone);
+        let mut lost = Vec::new();
+        for session in sessions {
             if only.is_some_and(|only| *only != session) {
                 continue;
             }
@@ -249,14 +272,21 @@ impl Log<'_> {
                     }
                     Err(e) => contents.faults.push(TimelineFault {
                         session: session.clone(),
+                        kind: FaultKind::Line,
                         line,
                         reason: format!("the last line is torn and cannot be mended: {e}"),
                     }),
                 }
             }
+            report.faults.extend(head.end(&session).and_then(|last| contents.lacks(&session, last)));
             report.events.append(&mut contents.events);
             report.faults.append(&mut contents.faults);
+            lost.append(&mut contents.lost);
         }
+        let sought = |event: &Event| matches!(event.body, EventBody::LinesSought {}).then_some(event.seq);
+        let sought = report.events.iter().filter_map(sought).max();
+        let is_open = |(seq, fault)| sought.is_none_or(|sought| sought < seq).then_some(fault);
+        report.faults.extend(lost.into_iter().filter_map(is_open));
         report.events.sort_by(|a, b| (a.seq, a.time, &a.session).cmp(&(b.seq, b.time, &b.session)));
         // Lines that a copy or a merge of files doubled.
         report.events.dedup();
@@ -304,20 +334,31 @@ impl Log<'_> {
 
     /// The cache, or what the ends of all timelines say.
     pub(super) fn head(&self) -> (HeadFile, Head) {
-        let (file, head) = HeadFile::open(&self.folder.join("head"));
-        // What it says of a line that has been taken out since is not believed.
-        let head = head.filter(|head| head.seq < MAX_SEQ);
+        let (file, head) = HeadFile::open(&self.head_file());
         let boot = boot_id();
-        let head = match head {
+        let head = match head.filter(Head::is_believed) {
             Some(head) if head.boot == boot => head,
             former => {
                 let sessions = session::names(&self.folder).unwrap_or_default();
                 let ends = sessions.iter().filter_map(|session| file::last_seq(&self.path(session)));
+                let former = former.unwrap_or_default().after_a_start(boot);
                 // Numbers that a power cut took away are not given again.
-                let seq = ends.chain(former.map(|former| former.seq)).max();
-                Head { seq: seq.unwrap_or(0), snapshot: None, boot }
+                Head { seq: ends.max().unwrap_or(0).max(former.seq), ..former }
             }
         };
         (file, head)
+    }
+
+    fn head_file(&self) -> PathBuf {
+        self.folder.join("head")
+    }
+
+    /// What the cache says of the ends of timelines, for who only reads.
+    fn ends(&self) -> Head {
+        let (head, boot) = (HeadFile::said(&self.head_file()).filter(Head::is_believed), boot_id());
+        match head {
+            Some(head) if head.boot == boot => head,
+            former => former.unwrap_or_default().after_a_start(boot),
+        }
     }
 }

@@ -19,6 +19,7 @@ use crate::ids::SessionName;
 use crate::moments::{Moment, MomentKind};
 use crate::record::SnapshotKind;
 use crate::state;
+use crate::text::text_enum;
 use crate::workspace::Workspace;
 
 pub use event::{Event, EventBody, WorkspaceChange};
@@ -35,12 +36,24 @@ pub struct TimelineFilter {
     pub limit: Option<usize>,
 }
 
-/// A line that cannot be read.
+text_enum! {
+    /// What is wrong with a timeline.
+    pub enum FaultKind {
+        /// A line cannot be read.
+        Line = "line",
+        /// Lines were lost from its end, and `gc` has not looked yet for what they listed.
+        End = "end",
+    }
+}
+
+/// What cannot be read of a timeline.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TimelineFault {
     /// The session it belongs to.
     pub session: SessionName,
-    /// Which line, from 1.
+    /// What is wrong.
+    pub kind: FaultKind,
+    /// Which line, from 1; where there are too few, the first that is not there.
     pub line: u64,
     /// What is wrong with it.
     pub reason: String,
@@ -51,7 +64,7 @@ pub struct TimelineFault {
 pub struct TimelineReport {
     /// In order.
     pub events: Vec<Event>,
-    /// Lines that cannot be read.
+    /// What cannot be read.
     pub faults: Vec<TimelineFault>,
     /// The moments among the events, each with what became of it.
     #[serde(skip)]

@@ -521,7 +521,7 @@ fn what_was_taken_for_one_whose_maker_was_killed_goes_with_it() {
             let timeline = fs::read_to_string(lab.timeline_file()).unwrap();
             let (before, last) = timeline.trim_end().rsplit_once('\n').unwrap();
             assert!(last.contains("\"branch\""), "{last}");
-            fs::write(lab.timeline_file(), format!("{before}\n")).unwrap();
+            lab.unwrite(format!("{before}\n"));
         }
         let report = workspace.gc(&GcOptions::default()).unwrap();
         assert!(report.failures.is_empty() && !branch.path.exists(), "{report:?}");

@@ -18,7 +18,7 @@ fn a_snapshot_whose_line_was_never_written_is_listed_again() {
     let first = lab.step("a", "1");
     let before = fs::read(lab.timeline_file()).unwrap();
     let second = lab.step("a", "2");
-    fs::write(lab.timeline_file(), before).unwrap();
+    lab.unwrite(before);
     assert_eq!(lab.open().snapshots(&SnapshotFilter::default()).unwrap(), std::slice::from_ref(&first));
     let report = gc(&lab);
     assert_eq!(report.actions.len(), 1, "{report:?}");
@@ -35,7 +35,7 @@ fn one_that_is_listed_again_does_not_become_the_newest() {
         let first = lab.step("a", "1");
         let before = fs::read(lab.timeline_file()).unwrap();
         let second = lab.step("a", "2");
-        fs::write(lab.timeline_file(), before).unwrap();
+        lab.unwrite(before);
         lab.wait(set_back);
         let third = lab.step("a", "3");
         assert_eq!(gc(&lab).actions.len(), 1);
@@ -83,7 +83,7 @@ fn a_removal_that_was_cut_short_is_finished() {
     assert!(after.starts_with(&before) && after.len() > before.len());
     assert!(gc(&lab).actions.is_empty());
     // Off the provider, on the timeline: reported, and rm takes it off.
-    fs::write(lab.timeline_file(), &before).unwrap();
+    lab.unwrite(&before);
     let report = gc(&lab);
     assert!(report.failures.iter().any(|failure| failure.contains(removed.id.as_str())), "{report:?}");
     lab.open().rm(&["@".into()], &RmOptions::default()).unwrap();

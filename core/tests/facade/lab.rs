@@ -380,6 +380,12 @@ impl Lab {
         self.settings.home.join("workspaces").join(self.open().id().as_str())
     }
 
+    /// Puts the timeline back to how a kill before its last lines would have left it: `head`, which is written behind them, names none of them.
+    pub(crate) fn unwrite(&self, timeline: impl AsRef<[u8]>) {
+        std::fs::write(self.timeline_file(), timeline).unwrap();
+        std::fs::remove_file(self.folder().join("head")).unwrap();
+    }
+
     pub(crate) fn timeline_file(&self) -> PathBuf {
         self.folder().join("sessions/main/timeline.jsonl")
     }

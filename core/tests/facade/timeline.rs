@@ -1,6 +1,8 @@
 use crate::lab::{Lab, kinds};
-use ah_core::{EventBody, NoticeKind, SnapshotFilter, SnapshotOptions, TimelineFilter};
-use ah_plugin_api::ErrorKind;
+use ah_core::{
+    EditOptions, EventBody, FaultKind, NoticeKind, PruneOptions, SnapshotFilter, SnapshotOptions, TimelineFilter,
+};
+use ah_plugin_api::{Durability, ErrorKind};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 
@@ -185,4 +187,105 @@ fn an_event_that_stands_there_twice_counts_once() {
     // Another event of the same number is lost by nobody's count.
     append(&lab, &line(next.seq));
     assert_eq!(lab.open().timeline(&TimelineFilter::default()).unwrap().events.len(), events.len() + 2);
+}
+
+/// Leaves so many lines of a timeline.
+fn cut_to(lab: &Lab, lines: usize) {
+    let text = fs::read_to_string(lab.timeline_file()).unwrap();
+    let kept: String = text.split_inclusive('\n').take(lines).collect();
+    fs::write(lab.timeline_file(), kept).unwrap();
+}
+
+fn ends_missing(lab: &Lab) -> usize {
+    let report = lab.open().timeline(&TimelineFilter::default()).unwrap();
+    report.faults.iter().filter(|fault| fault.kind == FaultKind::End).count()
+}
+
+#[test]
+fn the_end_of_a_timeline_that_is_missing_is_told_until_gc_has_pinned_what_it_may_have_pinned() {
+    let by = PruneOptions { policy: Some("keep-last=1".into()), ..PruneOptions::default() };
+    for lines in [0, 1, 2, 4] {
+        for is_told_late in [false, true] {
+            let lab = Lab::new();
+            let made = [lab.step("a", "1"), lab.step("a", "2"), lab.step("a", "3")];
+            let pin = EditOptions { keep: Some(true), label: None };
+            lab.open().edit(made[0].id.as_str(), &pin).unwrap();
+            lab.step("a", "4");
+            assert_eq!(ends_missing(&lab), 0);
+            cut_to(&lab, lines);
+            if is_told_late {
+                lab.step("a", "5");
+            }
+            assert_eq!(ends_missing(&lab), 1, "{lines}");
+            let workspace = lab.open();
+            workspace.snapshots(&SnapshotFilter::default()).unwrap();
+            assert_eq!(kinds(&workspace.engine().take_notices()), [NoticeKind::TimelineDamaged]);
+            let refused = workspace.prune(&by, &mut |report| panic!("{report:?}")).unwrap_err();
+            assert_eq!(refused.kind, ErrorKind::FailedPrecondition);
+            let report = workspace.gc(&ah_core::GcOptions::default()).unwrap();
+            assert!(report.failures.is_empty(), "{report:?}");
+            // From then on all is as ever, and what there was by then stays until somebody lets it go.
+            assert_eq!(ends_missing(&lab), 0);
+            let workspace = lab.open();
+            let all = workspace.snapshots(&SnapshotFilter::default()).unwrap();
+            assert_eq!(all.len(), 4 + usize::from(is_told_late));
+            assert!(all[..4].iter().all(|snapshot| snapshot.kept), "{all:?}");
+            assert_eq!(all[..3].iter().map(|it| &it.id).collect::<Vec<_>>(), made.each_ref().map(|it| &it.id));
+            assert!(workspace.engine().take_notices().is_empty());
+            let let_go = EditOptions { keep: Some(false), label: None };
+            workspace.edit(made[1].id.as_str(), &let_go).unwrap();
+            lab.step("a", "6");
+            assert!(workspace.prune(&by, &mut |_| Ok(())).unwrap().removed >= 1);
+            assert!(
+                !workspace.gc(&ah_core::GcOptions::default()).unwrap().actions.iter().any(|it| it.contains("pinned"))
+            );
+        }
+    }
+}
+
+#[test]
+fn a_timeline_that_is_gone_or_an_older_one_is_missing_its_end_and_a_whole_state_that_is_older_is_not() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let (file, head) = (lab.timeline_file(), lab.folder().join("head"));
+    let former = [&file, &head].map(|path| fs::read(path).unwrap());
+    lab.step("a", "2");
+    fs::write(&file, &former[0]).unwrap();
+    assert_eq!(ends_missing(&lab), 1);
+    // Put back with all that belongs to it.
+    fs::write(&head, &former[1]).unwrap();
+    assert_eq!(ends_missing(&lab), 0);
+    lab.step("a", "3");
+    fs::remove_file(&file).unwrap();
+    assert_eq!(ends_missing(&lab), 1);
+    lab.step("a", "4");
+    fs::remove_dir_all(file.parent().unwrap()).unwrap();
+    assert_eq!(ends_missing(&lab), 1);
+    // Without the cache nobody knows.
+    fs::remove_file(&head).unwrap();
+    assert_eq!(ends_missing(&lab), 0);
+}
+
+#[test]
+fn of_an_earlier_run_of_the_machine_only_a_line_that_was_synced_can_be_missing() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    lab.wait(60);
+    lab.write("a", "2");
+    let instant = SnapshotOptions { durability: Some(Durability::Instant), ..SnapshotOptions::default() };
+    lab.open().snapshot(&instant).unwrap();
+    let head = lab.folder().join("head");
+    let mut value: serde_json::Value = serde_json::from_slice(&fs::read(&head).unwrap()).unwrap();
+    value["boot"] = "another".into();
+    value.as_object_mut().unwrap().remove("crc");
+    let mut text = value.to_string();
+    text.pop();
+    fs::write(&head, format!("{text},\"crc\":\"{:08x}\"}}\n", crc32fast::hash(text.as_bytes()))).unwrap();
+    // A power cut takes that away, and nobody is to blame.
+    cut_to(&lab, 1);
+    assert_eq!(ends_missing(&lab), 0);
+    cut_to(&lab, 0);
+    assert_eq!(ends_missing(&lab), 1);
+    lab.step("a", "3");
+    assert_eq!(ends_missing(&lab), 1);
 }

@@ -64,7 +64,7 @@ impl Index {
         let mut index = Self { version: VERSION, workspaces: Vec::new(), empty: Vec::new(), unread: None };
         for folder in folders {
             let record = match load(home, folder) {
-                Ok(Some(doc)) if doc.value.id.as_str() == folder => Some(doc.value),
+                Ok(Some(doc)) => Some(doc.value),
                 // It is there, and may be anybody's: for want of memory, say, or as another user's.
                 Err(error) if error.kind != ErrorKind::DataLoss => match known(folder) {
                     Some(record) => Some(record.clone()),
@@ -76,8 +76,8 @@ impl Index {
                         continue;
                     }
                 },
-                // What was lost there is known here still: its history must not begin anew.
-                _ => known(folder).filter(|record| save_new(home, record).is_ok()).cloned(),
+                // What was lost there is known here still: its history must not begin anew, though it may not be possible to write it there now.
+                Ok(None) | Err(_) => known(folder).inspect(|record| drop(save_new(home, record))).cloned(),
             };
             // One workspace whose record is lost must not hide the others.
             match record {

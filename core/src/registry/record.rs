@@ -1,11 +1,11 @@
 //! `workspaces/<id>/workspace.json`.
 
 use std::ffi::OsStr;
-use std::io::ErrorKind;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use ah_plugin_api::{BEHIND, ProviderName, Result, Timestamp};
+use ah_plugin_api::{BEHIND, Error, ErrorKind, ProviderName, Result, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::attend::is_place;
@@ -68,7 +68,8 @@ impl WorkspaceRecord {
 
     /// Whether that is gone.
     pub(crate) fn has_lost_behind(&self) -> bool {
-        let is_gone = |path: PathBuf| path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        let is_gone =
+            |path: PathBuf| path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
         self.behind().is_some_and(is_gone)
     }
 
@@ -113,12 +114,23 @@ impl Versioned for WorkspaceRecord {
     const VERSION: u64 = 1;
 }
 
-/// Reads a workspace's record; none if its folder has none (its maker was killed, or `gc` is at it).
+/// Reads a workspace's record, or its newest backup where that is lost, damaged, something else or another one's; none if its folder has none (its maker was
+/// killed, or `gc` is at it).
 pub(crate) fn load(home: &Home, id: &str) -> Result<Option<Doc<WorkspaceRecord>>> {
     let path = home.workspace(id).join("workspace.json");
-    match Doc::load(&path)? {
-        Some(doc) => Ok(Some(doc)),
-        None => Doc::newest_backup(&path),
+    let is_own = |doc: &Doc<WorkspaceRecord>| doc.value.id.as_str() == id;
+    let error = match Doc::load(&path) {
+        Ok(Some(doc)) if is_own(&doc) => return Ok(Some(doc)),
+        Ok(Some(_)) => Some(Error::new(ErrorKind::DataLoss, format!("{} is of another workspace", path.display()))),
+        Ok(None) => None,
+        Err(error) if error.kind == ErrorKind::DataLoss => Some(error),
+        // It may be there, and newer: for want of memory, say.
+        Err(error) => return Err(error),
+    };
+    match (Doc::newest_backup(&path)?.filter(is_own), error) {
+        (Some(doc), _) => Ok(Some(doc)),
+        (None, Some(error)) => Err(error),
+        (None, None) => Ok(None),
     }
 }
 

@@ -21,5 +21,6 @@ mod snapshots;
 mod talk;
 mod timeline;
 mod together;
+mod unread;
 mod untrue;
 mod workspaces;

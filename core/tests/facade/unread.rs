@@ -1,0 +1,74 @@
+//! Files of the state that cannot be read: damaged, or something else in their place. What has a second copy, or is a cache, stops nothing, and of the rest is told.
+
+use crate::lab::{Lab, kinds};
+use ah_core::{
+    Access, BranchOptions, ErrorKind, FaultKind, GcOptions, NoticeKind, PruneOptions, SessionName, SnapshotFilter,
+    SnapshotOptions, TimelineFilter,
+};
+use ah_plugin_api::Durability;
+use nix::sys::stat::Mode;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+/// Puts something else in the place of a file.
+fn displace(path: &Path, by: impl FnOnce(&Path)) {
+    let _ = fs::remove_file(path);
+    by(path);
+}
+
+fn fifo(path: &Path) {
+    nix::unistd::mkfifo(path, Mode::S_IRWXU).unwrap();
+}
+
+fn folder(path: &Path) {
+    fs::create_dir(path).unwrap();
+    fs::write(path.join("in it"), "").unwrap();
+}
+
+fn no_backups(file: &Path) {
+    for n in 1..=5 {
+        let _ = fs::remove_file(format!("{}.bak{n}", file.display()));
+    }
+}
+
+#[test]
+fn a_record_that_is_no_file_or_anothers_is_read_from_its_backup() {
+    let damages: [&dyn Fn(&Path); 3] = [&|path| displace(path, fifo), &|path| displace(path, folder), &|path| {
+        let text = fs::read_to_string(path).unwrap();
+        let id = path.parent().unwrap().file_name().unwrap().to_str().unwrap();
+        fs::write(path, text.replace(id, "kkkkkkkkkkkk")).unwrap();
+    }];
+    for (at, damage) in damages.into_iter().enumerate() {
+        let lab = Lab::new();
+        let first = lab.step("a", "1").id;
+        let branch = lab.open().branch(&BranchOptions { name: Some("b".into()), ..BranchOptions::default() }).unwrap();
+        damage(&lab.folder().join("workspace.json"));
+        let _ = fs::remove_file(lab.settings.home.join("index.json"));
+        lab.open().gc(&GcOptions::default()).unwrap();
+        let workspace = lab.engine().workspace(&lab.path(), Access::Create).unwrap();
+        assert_eq!(workspace.resolve("@").unwrap().id, first, "{at}");
+        assert_eq!(workspace.branches_looked_at().unwrap(), [branch], "{at}");
+    }
+}
+
+#[test]
+fn where_a_record_can_neither_be_read_nor_written_anew_no_second_history_begins() {
+    let lab = Lab::new();
+    let first = lab.step("a", "1").id;
+    let record = lab.folder().join("workspace.json");
+    let aside = lab.top.join("aside");
+    fs::rename(&record, &aside).unwrap();
+    no_backups(&record);
+    folder(&record);
+    for path in [lab.path(), lab.top.clone()] {
+        // Whoever asks: the index is made anew for each of them.
+        let _ = lab.engine().workspace(&path, Access::Existing).map(|it| it.gc(&GcOptions::default()));
+    }
+    fs::create_dir(lab.settings.home.join("workspaces/new")).unwrap();
+    let opened = lab.engine().workspace(&lab.path(), Access::Create);
+    let _ = opened.map(|workspace| workspace.snapshot(&SnapshotOptions::default()));
+    fs::remove_dir_all(&record).unwrap();
+    fs::rename(&aside, &record).unwrap();
+    assert!(lab.open().snapshots(&SnapshotFilter::default()).unwrap().iter().any(|snapshot| snapshot.id == first));
+}

@@ -210,7 +210,9 @@ pub(crate) fn make(workspace: &Path, record: SessionRecord) -> Result<()> {
     fsio::make_dir(&folder)?;
     // Made before the folder is synced, so that whoever syncs a line later needs not think of the folder.
     let timeline = folder.join("timeline.jsonl");
-    let made = std::fs::OpenOptions::new().append(true).create(true).mode(fsio::FILE_MODE).open(&timeline);
+    let mut options = std::fs::OpenOptions::new();
+    let made = options.append(true).create(true).mode(fsio::FILE_MODE).custom_flags(fsio::NOFOLLOW_NONBLOCK);
+    let made = made.open(&timeline);
     made.map_err(|e| fsio::failed("make", &timeline, &e))?;
     Doc::new(record).save(&file)
 }

@@ -15,6 +15,19 @@ use crate::timeline::{FaultKind, TimelineFault, line};
 
 const BLOCK: u64 = 4096;
 
+/// Opens a file of ours: what else is in its place neither holds anybody up, nor leads anywhere, nor is written to.
+fn opened(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    let file = options.custom_flags(NOFOLLOW_NONBLOCK).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidData, "not a file of ours")),
+    }
+}
+
+fn opened_to_read(path: &Path) -> io::Result<File> {
+    opened(OpenOptions::new().read(true), path)
+}
+
 /// A timeline opened for appending. Whoever has one holds the workspace's timeline lock.
 pub(super) struct TimelineFile {
     file: File,
@@ -34,13 +47,7 @@ impl TimelineFile {
     /// Opens or makes the file, and mends its end.
     pub(super) fn open(path: &Path) -> Result<(Self, Tail)> {
         let run = || -> io::Result<(Self, Tail)> {
-            let file = OpenOptions::new()
-                .read(true)
-                .append(true)
-                .create(true)
-                .mode(FILE_MODE)
-                .custom_flags(NOFOLLOW_NONBLOCK)
-                .open(path)?;
+            let file = opened(OpenOptions::new().read(true).append(true).create(true).mode(FILE_MODE), path)?;
             let len = file.metadata()?.len();
             let mut this = Self { file, path: path.to_owned(), len };
             let tail = this.mend()?;
@@ -97,7 +104,7 @@ impl TimelineFile {
         }
         let torn = bytes.len() as u64;
         let aside = self.path.with_extension("torn");
-        let mut kept = OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(aside)?;
+        let mut kept = opened(OpenOptions::new().append(true).create(true).mode(FILE_MODE), &aside)?;
         kept.write_all(&bytes)?;
         kept.write_all(b"\n")?;
         crash::point("timeline.mend")?;
@@ -231,13 +238,13 @@ fn decode_all(lines: &[&[u8]], session: &SessionName) -> Vec<Result<Event, Strin
 /// The time of the first sound line, without reading the rest.
 pub(super) fn first_time(path: &Path) -> Option<Timestamp> {
     use std::io::{BufRead, BufReader};
-    let file = File::open(path).ok()?;
+    let file = opened_to_read(path).ok()?;
     BufReader::new(file).split(b'\n').take(100).find_map(|line| line::time_of(&line.ok()?))
 }
 
 /// The number of the last sound line, without changing anything.
 pub(super) fn last_seq(path: &Path) -> Option<u64> {
-    let file = File::open(path).ok()?;
+    let file = opened_to_read(path).ok()?;
     let len = file.metadata().ok()?.len();
     Backwards::of(&file, len).last_seq().ok()?
 }
@@ -245,7 +252,7 @@ pub(super) fn last_seq(path: &Path) -> Option<u64> {
 /// The events after that one, read from the end; none if a line among them is not sound.
 pub(super) fn read_since(path: &Path, session: &SessionName, seq: u64) -> Result<Option<Vec<Event>>> {
     let run = || -> io::Result<Option<Vec<Event>>> {
-        let file = match File::open(path) {
+        let file = match opened_to_read(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Some(Vec::new())),
             file => file?,
         };
@@ -276,7 +283,7 @@ pub(super) fn sync(path: &Path, durability: Durability) -> Result<()> {
     }
     let run = || {
         crash::point("timeline.sync")?;
-        File::open(path)?.sync_data()
+        opened_to_read(path)?.sync_data()
     };
     match run() {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(failed("sync the timeline", path, &e)),

@@ -72,3 +72,16 @@ fn where_a_record_can_neither_be_read_nor_written_anew_no_second_history_begins(
     fs::rename(&aside, &record).unwrap();
     assert!(lab.open().snapshots(&SnapshotFilter::default()).unwrap().iter().any(|snapshot| snapshot.id == first));
 }
+
+#[test]
+fn a_fifo_in_the_place_of_a_timeline_holds_nobody_up() {
+    let lab = Lab::new();
+    lab.write("a", "1");
+    let options = SnapshotOptions { durability: Some(Durability::Instant), ..SnapshotOptions::default() };
+    lab.open().snapshot(&options).unwrap();
+    displace(&lab.timeline_file(), fifo);
+    assert!(!lab.open().gc(&GcOptions { auto: true }).unwrap().failures.is_empty());
+    // Nor is anything written into it.
+    assert_eq!(lab.open().snapshot(&options).unwrap_err().kind, ErrorKind::DataLoss);
+    assert!(!lab.open().gc(&GcOptions::default()).unwrap().failures.is_empty());
+}

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use ah_plugin_api::{Capability, Dir, ErrorKind, ProviderName, Result, Timestamp};
+use ah_plugin_api::{Capability, Dir, Error, ErrorKind, ProviderName, Result, Timestamp};
 use serde::Serialize;
 
 use crate::attend::{Standing, is_dead, standing_at};
@@ -182,12 +182,17 @@ impl Engine {
 
     /// Of records that cannot be read: until then nothing goes that they may need, which is better heard before the disk is full.
     fn tell_of_unreadable(&self) -> Result<()> {
-        for error in [branch::read_all(self.home())?.1, seek::read_all(self.home())?.1].concat() {
+        self.tell_unreadable([branch::read_all(self.home())?.1, seek::read_all(self.home())?.1].concat());
+        Ok(())
+    }
+
+    /// The same of these.
+    pub(crate) fn tell_unreadable(&self, errors: Vec<Error>) {
+        for error in errors {
             let message = format!("{}; nothing is removed that it may need", error.message);
             let notice = Notice::new(NoticeKind::Other, message);
             self.notify(error.hint.into_iter().fold(notice, Notice::with_hint));
         }
-        Ok(())
     }
 }
 

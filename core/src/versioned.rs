@@ -82,6 +82,11 @@ impl<T: Versioned> Doc<T> {
         Ok(())
     }
 
+    /// Takes away the backup that [`Self::save_new`] made.
+    pub(crate) fn forget_backup(path: &Path) -> Result<()> {
+        fsio::remove_file(&suffixed(path, "bak1"))
+    }
+
     /// Writes the file, keeping the former one as a backup.
     pub(crate) fn save(&self, path: &Path) -> Result<()> {
         self.writable(path)?;

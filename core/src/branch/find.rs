@@ -38,7 +38,7 @@ impl Workspace {
     }
 
     /// As [`Workspace::branches`], and those that grew from a branch that is gone, unless another workspace has them; with a notice for each whose directory is not there,
-    /// or which a killed process left unfinished.
+    /// or which a killed process left unfinished, and for each record of a branch, of whichever workspace, that cannot be read.
     ///
     /// # Errors
     /// As there.
@@ -46,6 +46,7 @@ impl Workspace {
         let branches = self.mine_and_orphans()?;
         self.engine.attend(&branches);
         for file in &branches {
+        self.engine.tell_unreadable(read_all(self.engine.home())?.1);
             let what = match file.record.state {
                 BranchState::Making => "made",
                 BranchState::Removing => "taken away",
@@ -186,7 +187,9 @@ impl Workspace {
             let Ok(Some(own)) = file.own_workspace(&self.engine) else { return false };
             own.state().is_ok_and(|state| own.with_resolver(&state, |resolver| resolver.point(reference)).is_ok())
         };
-        let Some(branch) = branches.iter().rev().take(LOOKED_THROUGH).find(has) else { return error };
+        let Some(branch) = branches.iter().rev().take(LOOKED_THROUGH).find(has) else {
+            return self.unless_unread(error);
+        };
         let (name, place) = (&branch.record.name, text::shell(branch.record.path.as_os_str()));
         let message = format!("{reference:?} was taken in the branch {name}, and names nothing here");
         let there = format!("`ah -C {place} agent fs show {}`", text::shell(reference.as_ref()));
@@ -205,6 +208,15 @@ impl Workspace {
     }
 
     pub(crate) fn no_branch(&self, name: &str) -> Error {
+    /// That something is not there, which may only be so as the record of a branch cannot be read.
+    fn unless_unread(&self, error: Error) -> Error {
+        let unread = read_all(self.engine.home()).ok().and_then(|(_, unread)| unread.into_iter().next());
+        let Some(unread) = unread else { return error };
+        let message = format!("{}; it may be a branch whose record cannot be read", error.message);
+        let causes = [vec![unread.message], unread.causes].concat();
+        Error { message, causes, hint: unread.hint, ..error }
+    }
+
         let error = || {
             let error = Error::new(ErrorKind::NotFound, format!("there is no branch {name:?} of this workspace"));
             let shown = text::shell(name.as_ref());
@@ -212,7 +224,7 @@ impl Workspace {
                 Ok(_) => {
                     error.with_hint(format!("it is a snapshot; `ah agent fs branch {shown}` makes a branch of that"))
                 }
-                Err(_) => error.with_hint("ah agent fs branches"),
+                Err(_) => self.unless_unread(error.with_hint("ah agent fs branches")),
             }
         };
         self.engine.foreign_branch(name, |_| "branches".to_owned()).unwrap_or_else(error)

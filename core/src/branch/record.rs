@@ -236,11 +236,15 @@ impl BranchFile {
         let mut doc = Doc::load(&path)?.unwrap_or_else(|| Doc::new(self.clone()));
         doc.value = self.clone();
         doc.value.record.path.clone_from(&self.made_at);
-        doc.save_plain(&path)
+        // Of one that is in the making there is no backup: read instead of a damaged record, it would have a finished branch taken away.
+        if self.record.state == BranchState::Ready { doc.save_new(&path) } else { doc.save_plain(&path) }
     }
 
     pub(crate) fn forget(&self, home: &Home) -> Result<()> {
-        fsio::remove_file(&Self::path(home, &self.record.id))
+        let path = Self::path(home, &self.record.id);
+        // The backup first: without its file nobody takes it away.
+        Doc::<Self>::forget_backup(&path)?;
+        fsio::remove_file(&path)
     }
 }
 

@@ -85,3 +85,33 @@ fn a_fifo_in_the_place_of_a_timeline_holds_nobody_up() {
     assert_eq!(lab.open().snapshot(&options).unwrap_err().kind, ErrorKind::DataLoss);
     assert!(!lab.open().gc(&GcOptions::default()).unwrap().failures.is_empty());
 }
+
+#[test]
+fn the_record_of_a_branch_is_read_from_its_backup_and_without_one_it_is_told() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let branch = lab.open().branch(&BranchOptions { name: Some("b".into()), ..BranchOptions::default() }).unwrap();
+    let record = lab.settings.home.join("branches").join(format!("{}.json", branch.id));
+    fs::write(&record, "").unwrap();
+    assert_eq!(lab.open().find_branch("b").unwrap(), branch);
+    no_backups(&record);
+    let workspace = lab.open();
+    assert!(workspace.branches_looked_at().unwrap().is_empty());
+    let notices = workspace.engine().take_notices();
+    assert!(notices.iter().any(|notice| notice.message.contains(branch.id.as_str())), "{notices:?}");
+    let error = workspace.find_branch("b").unwrap_err();
+    for error in [error, workspace.find_ready_branch("b").unwrap_err(), workspace.resolve("b").unwrap_err()] {
+        assert!(error.causes.iter().any(|cause| cause.contains(branch.id.as_str())), "{error:?}");
+    }
+}
+
+#[test]
+fn of_a_branch_that_is_removed_no_backup_stays() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let branch = lab.open().branch(&BranchOptions { name: Some("b".into()), ..BranchOptions::default() }).unwrap();
+    lab.open().remove_branch("b", true).unwrap();
+    let names = fs::read_dir(lab.settings.home.join("branches")).unwrap().map(|entry| entry.unwrap().file_name());
+    let left: Vec<_> = names.filter(|name| name.to_string_lossy().contains(branch.id.as_str())).collect();
+    assert!(left.is_empty(), "{left:?}");
+}

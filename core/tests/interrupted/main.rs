@@ -304,7 +304,13 @@ fn check(lab: &Lab, what: &str) {
 /// A branch that came to be before its maker was killed stays, with its record.
 fn is_finished_branch(workspace: &ah_core::Workspace, path: &Path) -> bool {
     let branches = workspace.branches().unwrap();
-    branches.iter().any(|branch| branch.path == path || path.file_stem().is_some_and(|stem| stem == branch.id.as_str()))
+    // Its record, and the backup of that.
+    let is_of = |id: &str| {
+        path.file_name().is_some_and(|name| {
+            [format!("{id}.json"), format!("{id}.json.bak1")].iter().any(|own| name == own.as_str())
+        })
+    };
+    branches.iter().any(|branch| branch.path == path || is_of(branch.id.as_str()))
 }
 
 fn rounds(name: &str, job: Job, plan: fn(u64) -> Plan, kind: &str) {

@@ -62,17 +62,20 @@ pub(crate) fn run(app: &App, args: &ExecArgs) -> Outcome {
     // No branch is made for nothing.
     options(Path::new("/")).program()?;
     // Where there is no such branch here, it may be another workspace's.
-    let elsewhere = |name: &str, error: Error| {
+    let elsewhere = |here: Option<&Workspace>, name: &str, error: Error| {
         let words = || args.command.iter().map(|word| format!(" {}", ah_core::text::shell(word))).collect::<String>();
         let again = |name: &str| format!("exec {name} --{}", words());
-        app.engine().ok().and_then(|engine| engine.foreign_branch(name, again)).unwrap_or(error)
+        app.engine()
+            .ok()
+            .and_then(|engine| engine.foreign_branch(here.map(Workspace::id), name, again))
+            .unwrap_or(error)
     };
     let found = match &args.branch {
         Some(name) => app.workspace_with(&format!("there is no branch {name:?} here"), None),
         None => app.workspace(Access::Create),
     };
     let workspace = found.map_err(|error| match (&args.branch, error.kind) {
-        (Some(name), ErrorKind::NotFound) => elsewhere(name, error),
+        (Some(name), ErrorKind::NotFound) => elsewhere(None, name, error),
         _ => error,
     })?;
     if let Some(name) = &args.branch
@@ -87,7 +90,7 @@ pub(crate) fn run(app: &App, args: &ExecArgs) -> Outcome {
     }
     let branch = match &args.branch {
         Some(name) => workspace.find_ready_branch(name).map_err(|error| match workspace.find_branch(name) {
-            Err(none) if none.kind == ErrorKind::NotFound => elsewhere(name, error),
+            Err(none) if none.kind == ErrorKind::NotFound => elsewhere(Some(&workspace), name, error),
             _ => error,
         })?,
         None => {

@@ -63,13 +63,15 @@ pub(crate) fn run(app: &App, args: &RmArgs) -> Outcome {
         return run_all(app, args);
     }
     let force = if args.force { "--force " } else { "" };
-    let foreign = |name: &String| app.engine().ok()?.foreign_branch(name, |name| format!("rm {force}{name}"));
+    let foreign = |here: Option<&Workspace>, name: &String| {
+        app.engine().ok()?.foreign_branch(here.map(Workspace::id), name, |name| format!("rm {force}{name}"))
+    };
     let absent = format!("there is nothing here called {}", args.names.join(", "));
     let workspace = app.workspace_with(&absent, None).map_err(|error| match error.kind {
-        ErrorKind::NotFound => args.names.iter().find_map(foreign).unwrap_or(error),
+        ErrorKind::NotFound => args.names.iter().find_map(|name| foreign(None, name)).unwrap_or(error),
         _ => error,
     })?;
-    let (branches, references) = sort(&workspace, &args.names, force, foreign)?;
+    let (branches, references) = sort(&workspace, &args.names, force, |name| foreign(Some(&workspace), name))?;
     let options = RmOptions { dry_run: args.dry_run, force: args.force, ..RmOptions::default() };
     let report = workspace.rm_with_branches(&references, &branches, &options)?;
     if app.ui.json {

@@ -4,6 +4,7 @@ use ah_plugin_api::{Error, ErrorKind, Result};
 
 use crate::branch::{BranchFile, BranchRecord, BranchState, all, read_all};
 use crate::engine::Engine;
+use crate::ids::WorkspaceId;
 use crate::notice::{Notice, NoticeKind};
 use crate::refs::reads_as_time;
 use crate::registry::Found;
@@ -45,8 +46,8 @@ impl Workspace {
     pub fn branches_looked_at(&self) -> Result<Vec<BranchRecord>> {
         let branches = self.mine_and_orphans()?;
         self.engine.attend(&branches);
-        for file in &branches {
         self.engine.tell_unreadable(read_all(self.engine.home())?.1);
+        for file in &branches {
             let what = match file.record.state {
                 BranchState::Making => "made",
                 BranchState::Removing => "taken away",
@@ -207,7 +208,6 @@ impl Workspace {
         )
     }
 
-    pub(crate) fn no_branch(&self, name: &str) -> Error {
     /// That something is not there, which may only be so as the record of a branch cannot be read.
     fn unless_unread(&self, error: Error) -> Error {
         let unread = read_all(self.engine.home()).ok().and_then(|(_, unread)| unread.into_iter().next());
@@ -217,6 +217,7 @@ impl Workspace {
         Error { message, causes, hint: unread.hint, ..error }
     }
 
+    pub(crate) fn no_branch(&self, name: &str) -> Error {
         let error = || {
             let error = Error::new(ErrorKind::NotFound, format!("there is no branch {name:?} of this workspace"));
             let shown = text::shell(name.as_ref());
@@ -227,15 +228,24 @@ impl Workspace {
                 Err(_) => self.unless_unread(error.with_hint("ah agent fs branches")),
             }
         };
-        self.engine.foreign_branch(name, |_| "branches".to_owned()).unwrap_or_else(error)
+        self.engine.foreign_branch(Some(&self.id), name, |_| "branches".to_owned()).unwrap_or_else(error)
     }
 }
 
 impl Engine {
     /// What is to be said of a name that is not known in a workspace and is another one's branch; none if it is none. `command` is what was wanted, as the words
-    /// after `ah agent fs`, of the name as a shell takes it.
-    pub fn foreign_branch(&self, name: &str, command: impl FnOnce(&str) -> String) -> Option<Error> {
+    /// after `ah agent fs`, of the name as a shell takes it. `here`: the workspace in which it was looked for, if there is one.
+    pub fn foreign_branch(
+        &self,
+        here: Option<&WorkspaceId>,
+        name: &str,
+        command: impl FnOnce(&str) -> String,
+    ) -> Option<Error> {
         let file = called(&all(self.home()).ok()?, name)?.clone();
+        if here == Some(&file.record.origin) {
+            let message = format!("{} is just being made or taken away", file.record.name);
+            return Some(Error::new(ErrorKind::Conflict, message).with_hint("repeat the command"));
+        }
         // That of a branch which is gone has it in its keeper's store.
         let keeper = self.keeper_of(&file).ok().flatten().map(|keeper| keeper.root().to_owned());
         let origin = keeper.unwrap_or_else(|| file.record.origin_now(self.home()));

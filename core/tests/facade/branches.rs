@@ -135,7 +135,7 @@ fn of_a_workspace_that_was_moved_is_told_where_that_is_now() {
     let (before, after) = (lab.path(), lab.top.join("after"));
     fs::rename(&before, &after).unwrap();
     lab.engine().workspace(&after, Access::Existing).unwrap();
-    let said = lab.engine().foreign_branch("n", |_| "branches".to_owned()).unwrap();
+    let said = lab.engine().foreign_branch(None, "n", |_| "branches".to_owned()).unwrap();
     assert_eq!(said.message, format!("n is a branch of another workspace: {}", after.display()));
     assert_eq!(said.hint.unwrap(), format!("ah -C {} agent fs branches", after.display()));
 }

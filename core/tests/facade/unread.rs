@@ -115,3 +115,15 @@ fn of_a_branch_that_is_removed_no_backup_stays() {
     let left: Vec<_> = names.filter(|name| name.to_string_lossy().contains(branch.id.as_str())).collect();
     assert!(left.is_empty(), "{left:?}");
 }
+
+#[test]
+fn a_branch_of_the_workspace_in_which_it_was_looked_for_is_no_other_ones() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let workspace = lab.open();
+    workspace.branch(&BranchOptions { name: Some("b".into()), ..BranchOptions::default() }).unwrap();
+    let said = |here| lab.engine().foreign_branch(here, "b", |_| "branches".to_owned()).unwrap();
+    let error = said(Some(workspace.id()));
+    assert_eq!((error.kind, error.hint.as_deref()), (ErrorKind::Conflict, Some("repeat the command")));
+    assert_eq!(said(None).kind, ErrorKind::NotFound);
+}

@@ -429,6 +429,12 @@ impl Workspace {
                     ),
                     "ah agent fs gc lists again snapshots that were lost with it, and pins what may have been pinned",
                 ),
+                FaultKind::File => (
+                    format!(
+                        "the timeline of session {session} is passed over, and no snapshot goes by itself meanwhile: {reason}"
+                    ),
+                    "see that it is a file that you can read; `ah agent fs snapshots` lists the others' meanwhile",
+                ),
                 FaultKind::Line | FaultKind::Unknown => (
                     format!(
                         "{} passed over, and no snapshot goes by itself meanwhile; the first is line {line} of session {session}: {reason}",

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use ah_core::{
-    Event, EventBody, FilesChanged, Moment, MomentKind, MomentRecord, PromptGroup, SnapshotId, SnapshotKind,
+    Event, EventBody, FaultKind, FilesChanged, Moment, MomentKind, MomentRecord, PromptGroup, SnapshotId, SnapshotKind,
     SnapshotRecord, TimelineFilter, TimelineReport,
 };
 use clap::Args;
@@ -57,8 +57,17 @@ pub(crate) fn run(app: &App, args: &TimelineArgs) -> Outcome {
     }
     app.ui.stdout(|out| table(&report, app).write(out, app.ui.out))?;
     for fault in &report.faults {
-        let message = format!("session {}, line {} cannot be read: {}", fault.session, fault.line, fault.reason);
-        app.ui.warning(&message, Some("`ah agent fs gc` puts back what the providers still know"));
+        let (message, hint) = match fault.kind {
+            FaultKind::File => (
+                format!("session {} is left out: {}", fault.session, fault.reason),
+                "see that its timeline is a file that you can read",
+            ),
+            _ => (
+                format!("session {}, line {} cannot be read: {}", fault.session, fault.line, fault.reason),
+                "`ah agent fs gc` puts back what the providers still know",
+            ),
+        };
+        app.ui.warning(&message, Some(hint));
     }
     Ok(Exit::Done)
 }

@@ -237,11 +237,15 @@ impl Workspace {
     fn may_be_pinned(&self, gap: &TimelineFault) -> Error {
         let TimelineFault { session, line, reason, kind } = gap;
         let file = self.folder().join("sessions").join(session.as_str()).join("timeline.jsonl");
-        let message =
-            format!("line {line} of session {session} cannot be read, and may have pinned something: {reason}");
+        let what = match kind {
+            FaultKind::File => format!("the timeline of session {session}"),
+            _ => format!("line {line} of session {session}"),
+        };
+        let message = format!("{what} cannot be read, and may have pinned something: {reason}");
         let file = ah_plugin_api::text::shell(file.as_os_str());
         let way_out = match kind {
             FaultKind::End => "to pin all that it may have been: ah agent fs gc".to_owned(),
+            FaultKind::File => format!("see that it is a file that you can read: ls -l {file}"),
             FaultKind::Line | FaultKind::Unknown => format!("to do without that line: sed -i {line}d {file}"),
         };
         Error::new(ErrorKind::FailedPrecondition, message)

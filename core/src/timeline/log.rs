@@ -43,6 +43,11 @@ pub(crate) fn is_unmoved(before: Option<&RepositoryState>, now: Option<&Reposito
     }
 }
 
+/// Why a timeline cannot be read.
+fn unread(error: &Error) -> String {
+    error.causes.iter().fold(error.message.clone(), |text, cause| format!("{text}: {cause}"))
+}
+
 /// What an append did beside appending.
 pub(crate) struct Appended {
     pub(crate) events: Vec<Event>,
@@ -261,7 +266,15 @@ impl Log<'_> {
                 continue;
             }
             let path = self.path(&session);
-            let mut contents = file::read(&path, &session)?;
+            let mut contents = match file::read(&path, &session) {
+                Ok(contents) => contents,
+                // What one session's says, others do not need.
+                Err(error) => {
+                    let kind = FaultKind::File;
+                    report.faults.push(TimelineFault { session, kind, line: 1, reason: unread(&error) });
+                    continue;
+                }
+            };
             if let Some(line) = contents.torn {
                 // Torn for good, or a line that another process is writing: under the lock it is one or the other.
                 match self.append(&session, Durability::Durable, |_| Vec::new()) {
@@ -321,10 +334,12 @@ impl Log<'_> {
 
     /// Makes all timelines survive a power cut.
     pub(crate) fn sync(&self) -> Result<()> {
+        let mut synced = Ok(());
         for session in session::names(&self.folder)? {
-            file::sync(&self.path(&session), Durability::Durable)?;
+            // What one is not, keeps no other from it.
+            synced = synced.and(file::sync(&self.path(&session), Durability::Durable));
         }
-        Ok(())
+        synced
     }
 
     /// When a session began, by its first event.

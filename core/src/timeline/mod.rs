@@ -43,6 +43,8 @@ text_enum! {
         Line = "line",
         /// Lines were lost from its end, and `gc` has not looked yet for what they listed.
         End = "end",
+        /// All of it cannot be read.
+        File = "file",
     }
 }
 

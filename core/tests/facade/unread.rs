@@ -117,6 +117,33 @@ fn of_a_branch_that_is_removed_no_backup_stays() {
 }
 
 #[test]
+fn one_sessions_timeline_that_cannot_be_read_closes_no_other() {
+    let mut lab = Lab::new();
+    let first = lab.step("a", "1");
+    lab.settings.session = Some(SessionName::new("other").unwrap());
+    lab.step("a", "2");
+    lab.settings.session = None;
+    let other = lab.folder().join("sessions/other/timeline.jsonl");
+    displace(&other, folder);
+    let workspace = lab.open();
+    assert_eq!(workspace.snapshots(&SnapshotFilter::default()).unwrap(), std::slice::from_ref(&first));
+    assert_eq!(kinds(&workspace.engine().take_notices()), [NoticeKind::TimelineDamaged]);
+    let faults = workspace.timeline(&TimelineFilter::default()).unwrap().faults;
+    assert_eq!(faults.iter().map(|fault| fault.kind).collect::<Vec<_>>(), [FaultKind::File]);
+    // What it may have pinned stays.
+    let by = PruneOptions { policy: Some("keep-last=1".into()), ..PruneOptions::default() };
+    let refused = workspace.prune(&by, &mut |report| panic!("{report:?}")).unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::FailedPrecondition);
+    assert_eq!(lab.step("a", "3").session, SessionName::main());
+    // Nor is it in the way of what the others' lines have to survive.
+    lab.write("a", "4");
+    let options = SnapshotOptions { durability: Some(Durability::Instant), ..SnapshotOptions::default() };
+    let last = lab.open().snapshot(&options).unwrap();
+    assert_eq!(lab.open().resolve("@").unwrap().id, last.id);
+    fs::remove_dir_all(&other).unwrap();
+}
+
+#[test]
 fn a_branch_of_the_workspace_in_which_it_was_looked_for_is_no_other_ones() {
     let lab = Lab::new();
     lab.step("a", "1");

@@ -134,7 +134,13 @@ impl Home {
         };
         let usable = rustix::fs::access(&path, wanted);
         usable.map_err(|e| unusable(fsio::failed("write to", &path, &e.into())))?;
-        let bytes = if made { None } else { fsio::read(&path.join("home.json")).map_err(unusable)? };
+        let file = path.join("home.json");
+        // All else is there: whoever went elsewhere now would not find it.
+        let unread = |error: Error| {
+            let hint = format!("see that it is a file that you can read: `ls -l {}`", text::shell(file.as_os_str()));
+            unusable(error.with_hint(hint))
+        };
+        let bytes = if made { None } else { fsio::read(&file).map_err(unread)? };
         // Missing or damaged: it is written anew, with another key, by which copies that were made before are not told any more.
         let found = bytes.and_then(|bytes| HomeFile::parse(&bytes));
         if found.as_ref().is_some_and(|found| found.version > VERSION) {

@@ -32,18 +32,21 @@ pub(super) fn once(
     // Other events do not wait for this one; of one in sixteen, that is. Who holds it for too long may be at work for one of those.
     let _event = lock(&format!("seen-{}.lock", &event[..1]))?;
     let file = folder.join("seen");
-    let read = || -> Result<Vec<String>> {
-        let text = fsio::read(&file)?.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
-        Ok(text.lines().map(str::to_owned).collect())
+    // Of what cannot be read nothing was seen.
+    let read = || -> Vec<String> {
+        let bytes = fsio::read(&file).ok().flatten();
+        let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
     };
-    if read()?.contains(&event) {
+    if read().contains(&event) {
         return Ok(());
     }
     act()?;
     // It is done, whether that is noted or not.
     let Some(_list) = lock("seen.lock")? else { return Ok(()) };
-    let mut events = read()?;
+    let mut events = read();
     events.push(event);
     let kept = events[events.len().saturating_sub(KEPT)..].join("\n");
-    fsio::replace(&file, format!("{kept}\n").as_bytes(), Durability::Instant)
+    let _ = fsio::replace(&file, format!("{kept}\n").as_bytes(), Durability::Instant);
+    Ok(())
 }

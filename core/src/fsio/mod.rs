@@ -14,6 +14,7 @@ use ah_plugin_api::{Dir, Durability, Error, ErrorKind, Result};
 
 use crate::crash;
 use crate::lock::me_in_a_name;
+use crate::text;
 
 pub(crate) use remove::remove_tree;
 
@@ -24,9 +25,14 @@ pub(crate) const DIR_MODE: u32 = 0o700;
 /// No file that is read whole is larger; timelines are the largest.
 pub(crate) const MAX_READ: u64 = 1 << 30;
 
-/// An I/O error with what was being done and to what.
-pub(crate) fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
-    Error::from_io(format!("cannot {what} {}", path.display()), error)
+/// An I/O error with what was being done and to what. A folder in the place of a file of ours is nothing that whoever called has said wrong.
+pub(crate) fn failed(what: &str, path: &Path, failure: &io::Error) -> Error {
+    let error = Error::from_io(format!("cannot {what} {}", path.display()), failure);
+    if failure.kind() != io::ErrorKind::IsADirectory {
+        return error;
+    }
+    let hint = format!("a folder is in the place of a file of ours: `mv {} ~`", text::shell(path.as_os_str()));
+    Error { kind: ErrorKind::DataLoss, ..error }.with_hint(hint)
 }
 
 /// Whether there is no directory at `path`: nothing at all, or something else, such as a symlink, wherever that leads. What cannot be looked at may be one.

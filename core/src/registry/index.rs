@@ -35,7 +35,8 @@ impl Index {
     /// Reads it, or rebuilds it if it is not sound; true if it was damaged.
     pub(crate) fn load(home: &Home) -> Result<(Self, bool)> {
         let folders: BTreeSet<String> = fsio::names(&home.join("workspaces"))?.into_iter().collect();
-        let bytes = fsio::read(&home.join("index.json"))?;
+        // What cannot be read of a cache is lost, and written anew.
+        let bytes = fsio::read(&home.join("index.json")).unwrap_or_else(|_| Some(Vec::new()));
         let damaged = match bytes.as_deref().map(serde_json::from_slice::<Self>) {
             Some(Ok(index)) if index.version == VERSION && index.folders() == folders => return Ok((index, false)),
             Some(Err(_)) => true,

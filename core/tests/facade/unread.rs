@@ -144,6 +144,48 @@ fn one_sessions_timeline_that_cannot_be_read_closes_no_other() {
 }
 
 #[test]
+fn a_cache_that_cannot_be_read_is_a_lost_one() {
+    let displacements: [&dyn Fn(&Path); 3] =
+        [&folder, &fifo, &|path| symlink(path.file_name().unwrap(), path).unwrap()];
+    for displacement in displacements {
+        let lab = Lab::new();
+        let first = lab.step("a", "1");
+        displace(&lab.settings.home.join("index.json"), displacement);
+        assert_eq!(lab.open().resolve("@").unwrap(), first);
+        assert_eq!(lab.open().gc(&GcOptions::default()).unwrap().failures, [""; 0]);
+        let call = |prompt: &str| {
+            let event = format!(
+                "{{\"hook_event_name\":\"UserPromptSubmit\",\"session_id\":\"s\",\"prompt_id\":\"{prompt}\",\"cwd\":{:?},\"prompt\":\"{prompt}\"}}",
+                lab.path()
+            );
+            let event = ah_agents::hook::read(ah_agents::Agent::Claude, &mut event.as_bytes()).unwrap();
+            lab.engine().hook(&event, &ah_core::HookContext::default()).unwrap().unwrap().session
+        };
+        let session = call("one");
+        displace(&lab.folder().join("sessions").join(session.as_str()).join("seen"), displacement);
+        call("two");
+        let events = lab.open().timeline(&TimelineFilter::default()).unwrap().events;
+        let json = serde_json::to_string(&events).unwrap();
+        assert!(json.contains("\"two\"") && !json.contains("hook-failed"), "{json}");
+    }
+}
+
+#[test]
+fn a_folder_in_the_place_of_a_file_is_nobodys_wrong_word_and_the_home_is_where_it_was() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let lock = lab.folder().join("timeline.lock");
+    displace(&lock, folder);
+    let error = lab.open().snapshot(&SnapshotOptions::default()).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::DataLoss);
+    assert!(error.hint.unwrap().contains("timeline.lock"));
+    let home = lab.settings.home.join("home.json");
+    displace(&home, folder);
+    let error = ah_core::Engine::open(lab.settings.clone()).err().unwrap();
+    assert!(error.hint.unwrap().contains("home.json"));
+}
+
+#[test]
 fn a_branch_of_the_workspace_in_which_it_was_looked_for_is_no_other_ones() {
     let lab = Lab::new();
     lab.step("a", "1");

@@ -5,8 +5,9 @@
 //! as any other, and takes the file away: so each has the place that it would have had, before all that came since, and its own time. Killed in
 //! between, the next one finds the line, and goes on behind it.
 //!
-//! Names are `unlisted.<after>.<seconds>.<nanoseconds>.<id>.<session>`, in their order: the last event of the workspace by then, as far as was known, and
-//! when it happened.
+//! Names are `unlisted.<after>.<nth>.<seconds>.<nanoseconds>.<id>.<session>`, in their order: the last event of the workspace by then, as far as was known,
+//! which one it is of those that wait, and when it happened. The clock, which may be set meanwhile, says nothing of their order but of those that came at once.
+//! Older ones lack `<nth>`, and come first.
 
 use std::path::{Path, PathBuf};
 
@@ -30,6 +31,8 @@ pub(crate) struct Unlisted {
     pub(crate) time: Timestamp,
     /// Its line, if it is there, comes after this one.
     pub(crate) after: u64,
+    /// One more than those had that waited by then.
+    nth: u64,
 }
 
 /// What was left of it.
@@ -44,15 +47,21 @@ pub(crate) struct Left {
 impl Unlisted {
     pub(super) fn name(&self) -> String {
         let Timestamp { secs, nanos } = self.time;
-        format!("unlisted.{:020}.{:020}.{nanos:09}.{}.{}", self.after, secs.max(0), self.id, self.session)
+        let Self { id, session, after, nth, .. } = self;
+        format!("unlisted.{after:020}.{nth:020}.{:020}.{nanos:09}.{id}.{session}", secs.max(0))
     }
 
     pub(super) fn parse(name: &str) -> Option<Self> {
-        let mut parts = name.strip_prefix("unlisted.")?.splitn(5, '.');
-        let mut next = || parts.next();
-        let (after, secs, nanos) = (next()?.parse().ok()?, next()?.parse().ok()?, next()?.parse().ok()?);
-        let (id, session) = (SnapshotId::new(next()?).ok()?, SessionName::new(next()?).ok()?);
-        Some(Self { id, session, time: Timestamp { secs, nanos }, after })
+        let (after, rest) = name.strip_prefix("unlisted.")?.split_once('.')?;
+        let of = |nth: &str, rest: &str| {
+            let mut parts = rest.splitn(4, '.');
+            let mut next = || parts.next();
+            let (secs, nanos) = (next()?.parse().ok()?, next()?.parse().ok()?);
+            let (id, session) = (SnapshotId::new(next()?).ok()?, SessionName::new(next()?).ok()?);
+            let (after, nth) = (after.parse().ok()?, nth.parse().ok()?);
+            Some(Self { id, session, time: Timestamp { secs, nanos }, after, nth })
+        };
+        rest.split_once('.').and_then(|(nth, rest)| of(nth, rest)).or_else(|| of("0", rest))
     }
 
     fn file(&self, workspace: &Path) -> PathBuf {
@@ -78,7 +87,10 @@ impl Unlisted {
 
 /// All of them in a workspace, in their order.
 pub(crate) fn all(workspace: &Path) -> Result<Vec<Unlisted>> {
-    Ok(fsio::names(&pending::folder(workspace))?.iter().filter_map(|name| Unlisted::parse(name)).collect())
+    let names = fsio::names(&pending::folder(workspace))?;
+    let mut all: Vec<Unlisted> = names.iter().filter_map(|name| Unlisted::parse(name)).collect();
+    all.sort_by_key(|unlisted| (unlisted.after, unlisted.nth, unlisted.time));
+    Ok(all)
 }
 
 impl Workspace {
@@ -90,8 +102,11 @@ impl Workspace {
         time: Timestamp,
         left: &Left,
     ) -> Result<()> {
-        let unlisted = Unlisted { id, session: session.clone(), time, after: self.log().last_seq() };
         let folder = self.folder();
+        // In this order: where others are listed meanwhile, the next one has a later `after`, whichever it is of those that wait then.
+        let after = self.log().last_seq();
+        let nth = all(&folder)?.iter().map(|unlisted| unlisted.nth).max().unwrap_or(0).saturating_add(1);
+        let unlisted = Unlisted { id, session: session.clone(), time, after, nth };
         fsio::make_dir(&pending::folder(&folder))?;
         let bytes = serde_json::to_vec(left)
             .map_err(|e| Error::new(ErrorKind::Internal, "an event cannot be left").with_cause(&e))?;
@@ -110,18 +125,23 @@ mod tests {
 
     #[test]
     fn names_are_read_back_and_are_in_order() {
-        let of = |after, secs, nanos| Unlisted {
+        let of = |after, nth, secs, nanos| Unlisted {
             id: SnapshotId::new("kkkkmmmmpppp").unwrap(),
             session: SessionName::new("claude-2026.11-1").unwrap(),
             time: Timestamp { secs, nanos },
             after,
+            nth,
         };
-        let ordered = [of(9, 7, 5), of(10, 3, 20), of(10, 3, 100), of(10, 20, 1)];
+        let ordered = [of(9, 8, 7, 5), of(10, 2, 3, 20), of(10, 2, 3, 100), of(10, 10, 1, 1), of(10, 10, 20, 1)];
         for unlisted in &ordered {
             assert_eq!(Unlisted::parse(&unlisted.name()).as_ref(), Some(unlisted));
         }
         assert!(ordered.map(|unlisted| unlisted.name()).is_sorted());
-        for other in ["", "unlisted.", "unlisted.1.2.3", "1.kkkkmmmmpppp.main", ".unlisted.1.tmp-5-0"] {
+        let older = Unlisted::parse("unlisted.10.3.20.kkkkmmmmpppp.claude-2026.11-1").unwrap();
+        assert_eq!(older, of(10, 0, 3, 20));
+        for other in
+            ["", "unlisted.", "unlisted.1.2.3", "unlisted.1.2.3.4", "1.kkkkmmmmpppp.main", ".unlisted.1.tmp-5-0"]
+        {
             assert_eq!(Unlisted::parse(other), None);
         }
     }

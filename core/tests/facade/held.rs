@@ -134,3 +134,20 @@ fn one_that_cannot_be_listed_keeps_back_its_sessions_alone() {
     let all = lab.open().moments(Some(&session("broken"))).unwrap();
     assert!(all.len() == 2 && all.iter().all(|moment| moment.record.exact().is_some()), "{all:?}");
 }
+
+#[test]
+fn those_that_were_left_keep_their_order_though_the_clock_is_set_meanwhile() {
+    let lab = lab();
+    let held = held(&lab);
+    let add = |step| {
+        lab.wait(step);
+        lab.open().add_moment(&session("one"), NewMoment::new(MomentKind::Stop)).unwrap();
+        unlisted(&lab).pop().unwrap()
+    };
+    let left = [0, -86_400, 3_600, 86_400, -1].map(add);
+    assert_eq!(unlisted(&lab), left);
+    drop(held);
+    let moments = lab.open().moments(None).unwrap();
+    let times: Vec<i64> = moments.iter().map(|moment| moment.time.secs - moments[0].time.secs).collect();
+    assert_eq!(times, [0, -86_400, -82_800, 3_600, 3_599]);
+}

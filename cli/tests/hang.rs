@@ -8,7 +8,7 @@ use std::io::Read;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use support::World;
+use support::{Ran, World};
 
 #[test]
 fn a_call_that_hangs_ends_the_command_with_5() {
@@ -45,6 +45,32 @@ fn a_library_that_ends_the_process_is_named_and_that_is_no_success() {
     // Whoever ends as usual is not meant.
     assert_eq!(world.run(words.iter().chain(&["agent", "fs", "status"])).code, 0);
     world.fs(["snapshot"]);
+}
+
+#[test]
+fn a_library_that_ends_the_process_while_it_is_loaded_is_named_and_tried_again() {
+    for place in ["constructor", "initialiser"] {
+        let world = World::on_git();
+        world.write("f", "x");
+        let folder = ah_test_plugins::folder(&["flees"]);
+        let words = ["--provider-path", folder.path().to_str().unwrap(), "--provider", "flees"];
+        let run = |flee: bool, command: &[&str]| {
+            let mut command = world.command(words.iter().chain(command));
+            Ran::of(if flee { command.env("AH_TEST_FLEE", place) } else { &mut command })
+        };
+        // Tried, and remembered to be fine.
+        assert_eq!(run(false, &["agent", "fs", "snapshot"]).code, 0);
+        let ran = run(true, &["agent", "fs", "snapshot", "--json"]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (1, ""), "{ran:?}");
+        assert!(
+            ran.stderr.starts_with("error: the plugin ") && ran.stderr.contains("/libah_provider_flees.so "),
+            "{ran:?}"
+        );
+        assert!(ran.stderr.contains(" ended the process while it was loaded\nhint: "), "{ran:?}");
+        // Now it is known what it does.
+        let ran = run(true, &["agent", "fs", "snapshot"]);
+        assert!(ran.code == 5 && ran.stderr.contains("ends the process that loads it"), "{place}: {ran:?}");
+    }
 }
 
 /// More than what is between a program and who reads its output holds, bytes.

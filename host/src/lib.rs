@@ -16,7 +16,7 @@
 //! The privileged helper's providers come over its socket: [`helper`].
 //!
 //! A plugin's provider is then called through [`Watched`], if the caller sets a limit, so that a call that hangs is named, and one that ends
-//! the process (`ending`).
+//! the process; so is a library that does that while it is loaded (`ending`).
 //!
 //! Not here: which provider serves a workspace (`ah-core`), how calls cross the boundary (`ah_plugin_api::abi`).
 

@@ -12,10 +12,11 @@ use ah_plugin_api::wire::Remote;
 use ah_plugin_api::{Description, Provider, ProviderName};
 
 use crate::elf;
+use crate::ending::{Doing, Inside};
 use crate::report::{Fault, Outcome, Report, told};
 use crate::search::{Origin, Place, Search, name_of};
 use crate::sys;
-use crate::trial::{Known, Memory};
+use crate::trial::{Known, Memory, Trace};
 use crate::trust;
 use crate::watch::{Watched, guarded, within};
 
@@ -222,7 +223,7 @@ fn load_one(
     memory.try_out(&file, || {
         let _ = abi::open(&name);
     })?;
-    let opened = open(&name, &real, limit);
+    let opened = open(&name, &real, limit, memory.trace(&file));
     if let Err(Fault::Open(OpenError::NotALibrary(why))) = opened {
         let why = why.replace(&*name.to_string_lossy(), &real.to_string_lossy());
         return Err(OpenError::NotALibrary(why).into());
@@ -246,16 +247,34 @@ fn load_one(
     Ok(Plugin { description, path: real, abi, provider })
 }
 
-/// Opens a library, and gives it up when that takes too long: it did not where it was tried, but may wait for something.
-fn open(name: &Path, real: &Path, limit: Option<Duration>) -> Result<Library, Fault> {
-    let Some(limit) = limit else { return Ok(abi::open(name)?) };
-    let error = Fault::Hangs(limit).to_error(real);
+/// Opens a library, and gives it up when that takes too long: it did not where it was tried, but may wait for something. Ends it the process,
+/// or does that have to be done, it is also forgotten that it was fine there.
+fn open(name: &Path, real: &Path, limit: Option<Duration>, trace: Option<Trace>) -> Result<Library, Fault> {
+    let (what, stale): (Arc<str>, _) = (format!("the plugin {}", real.display()).into(), trace.clone());
+    let inside = move || Inside::begin(&what, Doing::Loading(trace.clone()));
+    let load = || {
+        let _inside = inside();
+        abi::load(name)
+    };
+    let Some(limit) = limit else {
+        let loaded = load()?;
+        let _inside = inside();
+        return Ok(loaded.start()?);
+    };
     // What runs in the loader has its lock, which nobody can take from it: no thread can be started any more, no library loaded, and the
     // process waits for it at its usual end. So it can neither go on nor end in order; what was begun is as after a kill.
-    let held_up = || sys::end(&told(&error), EXIT_UNAVAILABLE);
-    let (loaded, left) = guarded(limit, held_up, || abi::load(name)).map_err(Fault::Untried)?;
+    let error = Fault::Hangs(limit).to_error(real);
+    let held_up = || {
+        stale.iter().for_each(Trace::forget);
+        sys::end(&told(&error), EXIT_UNAVAILABLE)
+    };
+    let (loaded, left) = guarded(limit, held_up, load).map_err(Fault::Untried)?;
     let loaded = loaded?;
-    let started = within(left, move || loaded.start()).map_err(Fault::Untried)?;
+    let start = move || {
+        let _inside = inside();
+        loaded.start()
+    };
+    let started = within(left, start).map_err(Fault::Untried)?;
     Ok(started.ok_or(Fault::Hangs(limit))??)
 }
 

@@ -129,9 +129,19 @@ impl Memory {
     /// Forgets the file at `path`, so that it is looked at from the beginning the next time.
     pub(crate) fn forget(&mut self, path: &Path) {
         let Ok(identity) = std::fs::metadata(path).map(|at| identity(&at)) else { return };
+        self.drop_line(&identity);
+    }
+
+    fn drop_line(&mut self, identity: &str) {
         let before = self.lines.len();
         self.lines.retain(|line| line.identity != identity);
         self.changed |= self.lines.len() != before;
+    }
+
+    /// Where `file` is remembered; none: nowhere.
+    pub(crate) fn trace(&self, file: &File) -> Option<Trace> {
+        let identity = identity(&file.metadata().ok()?);
+        Some(Trace { folder: self.file.as_ref()?.parent()?.to_owned(), identity })
     }
 
     /// Writes down what is new. Best effort: what is not remembered is tried again.
@@ -151,6 +161,22 @@ impl Memory {
         if written.and_then(|()| std::fs::rename(&temp, file)).is_err() {
             let _ = std::fs::remove_file(&temp);
         }
+    }
+}
+
+/// Where a file is remembered, for who ends the process and cannot hand on that it is to be forgotten.
+#[derive(Clone)]
+pub(crate) struct Trace {
+    folder: PathBuf,
+    identity: String,
+}
+
+impl Trace {
+    /// Forgets the file, as [`Memory::forget`] does.
+    pub(crate) fn forget(&self) {
+        let mut memory = Memory::read(Some(&self.folder));
+        memory.drop_line(&self.identity);
+        memory.write();
     }
 }
 

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use ah_plugin_api::wire::{Caller, Op, guard, waits_for_reader};
 use ah_plugin_api::{Context, Error, ErrorKind, LogLevel, Observer, Progress, Result};
 
-use crate::ending;
+use crate::ending::{Doing, Inside};
 
 /// How often the caller's wish to stop is looked at.
 const TICK: Duration = Duration::from_millis(20);
@@ -106,7 +106,7 @@ impl<C: Caller + 'static> Watched<C> {
             for Job { op, request, fds, life } in jobs {
                 let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(std::os::fd::AsFd::as_fd).collect();
                 let result = {
-                    let _call = ending::Call::begin(&what, op);
+                    let _inside = Inside::begin(&what, Doing::Call(op));
                     guard(|| caller.call(op, &request, &borrowed, &Context::new(&*life)))
                 };
                 life.ended.store(true, Ordering::Relaxed);

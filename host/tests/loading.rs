@@ -313,6 +313,8 @@ fn a_file_that_holds_up_the_systems_loader_ends_the_process() {
     let file = library("stalls").canonicalize().unwrap();
     let error = Fault::Hangs(Duration::from_secs(2)).to_error(&file);
     assert_eq!(told, format!("error: {}\nhint: {}\n", error.message, error.hint.unwrap()));
+    let tried = std::fs::read_to_string(state.path().join("plugins.tried")).unwrap();
+    assert_eq!(tried.lines().count(), 2, "only the good one is remembered: {tried}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::RawFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
 use ah_helper::Options;
 use ah_plugin_api::{Error, ErrorKind, Result, text};
@@ -32,9 +32,14 @@ usage: ahd [--socket PATH] [--state DIR] [--config FILE] [--provider-dir DIR]...
 /// Where systemd puts the first socket.
 const FIRST_FD: RawFd = 3;
 
-fn main() -> ExitCode {
+fn main() {
+    ah_host::leave(run())
+}
+
+/// The whole program; gives the exit code.
+fn run() -> u8 {
     match start() {
-        Ok(None) => ExitCode::SUCCESS,
+        Ok(None) => 0,
         Ok(Some(never)) => match never {},
         Err(error) => {
             eprintln!("ahd: {error}");
@@ -45,8 +50,8 @@ fn main() -> ExitCode {
                 eprintln!("hint: {hint}");
             }
             match error.kind {
-                ErrorKind::InvalidArgument => ExitCode::from(2),
-                _ => ExitCode::FAILURE,
+                ErrorKind::InvalidArgument => 2,
+                _ => 1,
             }
         }
     }

@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
@@ -309,7 +308,7 @@ pub(crate) fn command() -> clap::Command {
 }
 
 /// Reads the command line. On the other way out the message has been printed already.
-pub(crate) fn parse(arguments: &[OsString], env: &Env) -> Result<Cli, ExitCode> {
+pub(crate) fn parse(arguments: &[OsString], env: &Env) -> Result<Cli, u8> {
     let color = if env.no_color { clap::ColorChoice::Never } else { clap::ColorChoice::Auto };
     let colour = env.stderr_terminal && !env.no_color;
     let read = |command: clap::Command| {

@@ -5,7 +5,6 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use ah_plugin_api::{Error, ErrorKind};
 use clap::error::{ContextKind, ContextValue};
@@ -129,14 +128,15 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Tells, and gives the process's exit code.
-    pub(crate) fn finish(&self, outcome: Outcome) -> ExitCode {
-        match outcome {
-            Ok(exit) => ExitCode::from(exit.code()),
+    /// Tells, and gives the process's exit code. Nothing is held back then: the process may end at once.
+    pub(crate) fn finish(&self, outcome: Outcome) -> u8 {
+        let written = |exit: Exit| exit.after(io::stdout().lock().flush().map_err(Failure::output));
+        match outcome.and_then(written) {
+            Ok(exit) => exit.code(),
             Err(Failure::Output(error, exit) | Failure::Answer(error, _, exit))
                 if error.kind() == io::ErrorKind::BrokenPipe =>
             {
-                ExitCode::from(exit.code())
+                exit.code()
             }
             Err(Failure::Output(error, exit)) => self.no_output("cannot write to standard output", &error, exit),
             Err(Failure::Answer(error, answer, exit)) => {
@@ -153,12 +153,12 @@ impl<'a> Report<'a> {
     }
 
     /// Where standard output leads is not ours: removing snapshots would free nothing there.
-    fn no_output(&self, message: &str, error: &io::Error, exit: Exit) -> ExitCode {
+    fn no_output(&self, message: &str, error: &io::Error, exit: Exit) -> u8 {
         self.to_stderr(&Error::from_io(message, error).with_hint("give it another place to go, or make room there"));
-        ExitCode::from(exit.code().max(1))
+        exit.code().max(1)
     }
 
-    fn failed(&self, mut error: Error, code: u8) -> ExitCode {
+    fn failed(&self, mut error: Error, code: u8) -> u8 {
         let hint = self.in_sandbox(&error).or_else(|| self.own_door(&error)).or_else(|| error.hint.take());
         let hint = hint.or_else(|| self.read_only(&error)).or_else(|| self.usual_hint(&error));
         error.hint = hint.map(|hint| hint::in_place(self.directory.as_deref(), &hint));
@@ -167,7 +167,7 @@ impl<'a> Report<'a> {
         } else {
             self.to_stderr(&error);
         }
-        ExitCode::from(code)
+        code
     }
 
     /// What helps where the agent's own sandbox forbids writing.
@@ -284,11 +284,11 @@ fn exit_code(kind: ErrorKind) -> u8 {
 }
 
 /// Tells what is wrong with a command line, or prints the help that was asked for.
-pub(crate) fn usage(mut error: clap::Error, arguments: &[OsString], colour: bool) -> ExitCode {
+pub(crate) fn usage(mut error: clap::Error, arguments: &[OsString], colour: bool) -> u8 {
     if !error.use_stderr() {
         // Help and version, asked for.
         let _ = error.print();
-        return ExitCode::SUCCESS;
+        return 0;
     }
     // That `--` before it makes a mistyped option a value is no help: a REF is none that begins so, and `exec` would run it.
     if let Some(ContextValue::StyledStrs(mut tips)) = error.remove(ContextKind::Suggested) {
@@ -322,7 +322,7 @@ pub(crate) fn usage(mut error: clap::Error, arguments: &[OsString], colour: bool
         let told = told.collect::<Vec<_>>().join("\n");
         let _ = writeln!(io::stderr().lock(), "{}\nhint: {hint}", told.trim_end());
     }
-    ExitCode::from(2)
+    2
 }
 
 /// The mount point of the filesystem that `path` is on, or will be, if that is read-only.

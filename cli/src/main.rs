@@ -22,19 +22,22 @@ mod itself;
 mod login;
 mod output;
 
-use std::process::ExitCode;
-
 use ah_plugin_api::{Error, ErrorKind};
 
 use crate::failure::{Failure, Report};
 
-fn main() -> ExitCode {
+fn main() {
+    ah_host::leave(run())
+}
+
+/// The whole program, with nothing left to do behind it; gives the exit code.
+fn run() -> u8 {
     let env = env::Env::read();
     let arguments: Vec<_> = std::env::args_os().collect();
     let cli = match args::parse(&arguments, &env) {
         Ok(cli) => cli,
         // To an agent that calls a hook every other code is a word: 2 forbids it what it is about to do.
-        Err(_) if commands::hook::is_meant(&arguments) => return ExitCode::SUCCESS,
+        Err(_) if commands::hook::is_meant(&arguments) => return 0,
         Err(code) => return code,
     };
     // A stranger's library runs in this one: nothing before, nothing after.

@@ -73,6 +73,21 @@ fn a_library_that_ends_the_process_while_it_is_loaded_is_named_and_tried_again()
     }
 }
 
+#[test]
+fn what_a_library_would_do_when_all_is_done_does_not_run() {
+    let world = World::on_git();
+    world.write("f", "x");
+    let folder = ah_test_plugins::folder(&["lingers"]);
+    let words = ["--provider-path", folder.path().to_str().unwrap(), "--provider", "lingers"];
+    let ran = world.run(words.iter().chain(&["agent", "fs", "snapshot"]));
+    assert_eq!((ran.code, ran.stdout.lines().count()), (0, 1), "{ran:?}");
+    let ran = world.run(words.iter().chain(&["agent", "fs", "snapshot", "--json"]));
+    assert!(ran.code == 0 && ran.stdout.ends_with("}\n"), "{ran:?}");
+    // What failed ends by its own code, too.
+    let ran = world.run(words.iter().chain(&["agent", "fs", "cat", "@", "missing"]));
+    assert!(ran.code != 0 && ran.stderr.starts_with("error: ") && ran.stderr.contains("hint: "), "{ran:?}");
+}
+
 /// More than what is between a program and who reads its output holds, bytes.
 const MUCH: usize = 8 << 20;
 

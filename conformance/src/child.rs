@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -47,9 +47,9 @@ pub fn check(child: ChildCommand, path: &Path, options: &Options, each: &mut dyn
 
 /// Loads the library at `path` and serves it to the program at the other end of `socket`, until that goes away.
 ///
-/// The caller does nothing before and nothing after but end with the status that comes back.
+/// The caller does nothing before and nothing after but end with the status that comes back, by [`ah_host::leave`].
 #[must_use]
-pub fn child_main(path: &Path, socket: OwnedFd) -> ExitCode {
+pub fn child_main(path: &Path, socket: OwnedFd) -> u8 {
     let stream = UnixStream::from(socket);
     if let Ok(watched) = stream.try_clone() {
         std::thread::spawn(move || end_with_parent(&watched));
@@ -61,14 +61,14 @@ pub fn child_main(path: &Path, socket: OwnedFd) -> ExitCode {
             // A line for the parent; if nobody reads it, there is nobody to tell.
             let text = serde_json::to_string(&error).unwrap_or_default();
             let _ = writeln!(std::io::stdout(), "\n{FAULT}{text}");
-            return ExitCode::from(3);
+            return 3;
         }
     };
     match served {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => 0,
         Err(error) => {
             let _ = writeln!(std::io::stderr(), "{}", crate::case::describe(&error));
-            ExitCode::FAILURE
+            1
         }
     }
 }
@@ -84,7 +84,7 @@ fn end_with_parent(socket: &UnixStream) {
         }
     }
     std::thread::sleep(Duration::from_secs(2));
-    std::process::exit(4);
+    ah_host::leave(4)
 }
 
 /// A library as a target, with a process for each instance.

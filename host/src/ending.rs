@@ -1,4 +1,4 @@
-//! Names the library that ends the process in the middle of its work.
+//! Ends a process in which libraries run, and names the library that does so itself.
 //!
 //! `exit` in a library takes this process along, with whatever number it was given: 0 would read as if all had been done, and nothing would
 //! say otherwise. So where a library's code runs stands here, and a handler of `atexit` tells whose library ended the process in what, and makes the number 1.
@@ -18,6 +18,17 @@ use nix::unistd::{Pid, getpid, gettid};
 use crate::report::told;
 use crate::sys;
 use crate::trial::Trace;
+
+/// Ends this process with `code`: the last thing in `main`, when all is done, dropped and written out.
+///
+/// Where a library was loaded, at once: its finalizers (`.fini_array`, `atexit`, destructors of static values) would run when nobody
+/// watches them any more, and could hang, crash or change the code of what was done. A provider has to bear being killed anyway.
+pub fn leave(code: u8) -> ! {
+    if PROCESS.get().is_some() {
+        sys::exit(code)
+    }
+    std::process::exit(code.into())
+}
 
 /// This process, once it has run a library's code.
 static PROCESS: OnceLock<Pid> = OnceLock::new();

@@ -16,7 +16,7 @@
 //! The privileged helper's providers come over its socket: [`helper`].
 //!
 //! A plugin's provider is then called through [`Watched`], if the caller sets a limit, so that a call that hangs is named, and one that ends
-//! the process; so is a library that does that while it is loaded (`ending`).
+//! the process; so is a library that does that while it is loaded (`ending`). A program that loads any ends by [`leave`].
 //!
 //! Not here: which provider serves a workspace (`ah-core`), how calls cross the boundary (`ah_plugin_api::abi`).
 
@@ -34,6 +34,7 @@ mod trial;
 mod trust;
 mod watch;
 
+pub use ending::leave;
 pub use load::{EXIT_UNAVAILABLE, Host, Options, Plugin, Prospect, load, load_file, look};
 pub use report::{Fault, Outcome, Report};
 pub use search::{Origin, Search};

@@ -71,6 +71,11 @@ pub(crate) fn in_child(limit: Duration, work: impl FnOnce()) -> io::Result<Endin
 pub(crate) fn end(text: &str, code: u8) -> ! {
     // Not by way of the standard library's stderr, whose lock another thread may have. Who has closed it hears nothing.
     let _ = rustix::io::write(rustix::stdio::stderr(), text.as_bytes());
+    exit(code)
+}
+
+/// Ends this process at once and without a word, as [`end`] does.
+pub(crate) fn exit(code: u8) -> ! {
     // SAFETY: ends the process at once.
     unsafe { nix::libc::_exit(code.into()) }
 }

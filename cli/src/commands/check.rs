@@ -1,7 +1,6 @@
 //! `ah agent fs check`: the conformance suite on any provider library.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -107,11 +106,11 @@ fn child_command() -> Result<ChildCommand> {
 }
 
 /// Is the child: standard input is the socket over which calls come.
-pub(crate) fn child(args: &ChildArgs) -> ExitCode {
+pub(crate) fn child(args: &ChildArgs) -> u8 {
     use std::os::fd::AsFd;
     match std::io::stdin().as_fd().try_clone_to_owned() {
         Ok(socket) => ah_conformance::child_main(&args.library, socket),
-        Err(_) => ExitCode::FAILURE,
+        Err(_) => 1,
     }
 }
 

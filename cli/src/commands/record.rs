@@ -8,7 +8,6 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -88,8 +87,8 @@ pub(crate) struct ChildArgs {
 }
 
 /// Is that child.
-pub(crate) fn child(args: ChildArgs) -> ExitCode {
-    ExitCode::from(monitor::main(args.words.into_iter()))
+pub(crate) fn child(args: ChildArgs) -> u8 {
+    monitor::main(args.words.into_iter())
 }
 
 /// Runs the command.

@@ -1,8 +1,8 @@
 //! Names a call that hangs, instead of hanging with it.
 //!
 //! A call into a library cannot be stopped from outside. So each runs on a thread of its own, and the caller waits for it only as long as it
-//! gives a sign of life: progress, a log line, or a look at whether it shall stop. While nobody reads what it writes, none is expected of it. Who wants to stop waits less long. A call that is
-//! given up stays on its thread; its provider is not called again before that has come to its end.
+//! gives a sign of life: progress, a log line, or a look at whether it shall stop. While nobody reads what it writes, none is expected of it. Who wants to stop waits less long, and
+//! signs of life put that off only so far. A call that is given up stays on its thread; its provider is not called again before that has come to its end.
 //!
 //! Loading a library has one limit, whoever wants to stop: for the system's loader, beside which another thread watches ([`guarded`]), and
 //! for what makes the provider ([`within`]).
@@ -24,6 +24,8 @@ use crate::ending::{Doing, Inside};
 const TICK: Duration = Duration::from_millis(20);
 /// How long a call may be silent once it shall stop. The contract wants a look at that every 100 ms.
 const GRACE: Duration = Duration::from_secs(3);
+/// So many times that it may go on with signs of life: what is half made has to be taken back.
+const WINDING_UP: u32 = 10;
 /// The stack that a main thread usually has; a provider may need more than a thread's usual 2 MiB.
 const STACK: usize = 8 << 20;
 /// Idle threads that are kept for the next calls.
@@ -129,7 +131,7 @@ impl<C: Caller + 'static> Watched<C> {
     ) -> Result<Vec<u8>> {
         let observer = cx.observer();
         // Time is counted in ticks, so that a program that was stopped (Ctrl-Z) is not taken for one that hangs.
-        let (mut seen, mut silent, mut before) = (0, Duration::ZERO, Instant::now());
+        let (mut seen, mut silent, mut stopping, mut before) = (0, Duration::ZERO, Duration::ZERO, Instant::now());
         loop {
             match events.recv_timeout(TICK.min(self.limit)) {
                 Ok(Event::Progress(progress)) => observer.progress(&progress),
@@ -144,14 +146,19 @@ impl<C: Caller + 'static> Watched<C> {
             life.cancelled.store(stop, Ordering::Relaxed);
             let limit = if stop { self.limit.min(GRACE) } else { self.limit };
             let now = Instant::now();
-            if stop || !waits_for_reader(op, fds) {
-                silent += now.duration_since(before).min(2 * TICK);
-            }
+            let passed = now.duration_since(before).min(2 * TICK);
             before = now;
+            if stop || !waits_for_reader(op, fds) {
+                silent += passed;
+            }
+            if stop {
+                stopping += passed;
+            }
             let signs = life.signs.load(Ordering::Relaxed);
             if signs != seen {
                 (seen, silent) = (signs, Duration::ZERO);
-            } else if silent >= limit {
+            }
+            if silent >= limit || stop && stopping >= limit * WINDING_UP {
                 life.cancelled.store(true, Ordering::Relaxed);
                 lock(&self.hung).push((op, Arc::clone(life)));
                 return Err(if stop {
@@ -362,6 +369,14 @@ mod tests {
                     waker.read_exact(&mut [0]).unwrap();
                     Ok(Vec::new())
                 }
+                b"go on" => {
+                    let end = Instant::now() + Duration::from_secs(60);
+                    while Instant::now() < end {
+                        cx.progress("going on", 1, None);
+                        std::thread::sleep(Duration::from_millis(2));
+                    }
+                    Ok(Vec::new())
+                }
                 b"wait" => loop {
                     cx.check_cancelled()?;
                     std::thread::sleep(Duration::from_millis(2));
@@ -431,6 +446,17 @@ mod tests {
             assert_eq!(error.kind, ErrorKind::Cancelled);
         });
         assert_eq!(watched.call(Op::Stat, b"echo", &[], &Context::quiet()).unwrap(), b"stat");
+    }
+
+    #[test]
+    fn a_call_that_goes_on_and_on_is_given_up_once_it_shall_stop() {
+        let watched = watched(Duration::from_millis(60));
+        let notes = Notes { cancel: AtomicBool::new(true), ..Notes::default() };
+        let error = watched.call(Op::Snapshot, b"go on", &[], &Context::new(&notes)).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Cancelled);
+        assert!(error.causes.iter().any(|cause| cause.contains("did not react")), "{error:?}");
+        assert!(notes.progress.load(Ordering::Relaxed) > 0, "its signs of life came");
+        assert_eq!(watched.call(Op::Stat, b"echo", &[], &Context::quiet()).unwrap_err().kind, ErrorKind::Unavailable);
     }
 
     #[test]

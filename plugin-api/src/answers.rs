@@ -33,6 +33,7 @@ impl Asked<ty::Usage> for rq::UsageRequest {}
 impl Asked<ty::Reclaimed> for rq::ReclaimRequest {
     fn wrong(&self, _: &Place<'_>, answer: &mut ty::Reclaimed) -> Option<&'static str> {
         cut_all(&mut answer.actions);
+        cut_all(&mut answer.stays);
         None
     }
 }
@@ -190,6 +191,14 @@ fn cut_snapshot(snapshot: &mut ty::Snapshot) {
     let not_kept = snapshot.repository.iter_mut().filter_map(|repository| repository.not_kept.as_mut());
     let details = snapshot.omitted.iter_mut().filter_map(|omission| omission.detail.as_mut());
     not_kept.chain(details).chain(&mut snapshot.pins).for_each(cut);
+    if let Some(ty::RepositoryState { head, branch, first_commit, marks, not_kept: _ }) = &mut snapshot.repository {
+        // These are compared, so they are not cut: what cannot be one is not known.
+        for it in [head, branch, first_commit, marks] {
+            it.take_if(|it| it.len() > LONGEST);
+        }
+    }
+    // Some of them, by the contract.
+    snapshot.changed_below.iter_mut().for_each(|below| below.paths.truncate(MOST));
 }
 
 fn cut_all(sentences: &mut Vec<String>) {

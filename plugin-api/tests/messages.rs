@@ -432,7 +432,17 @@ fn answers_that_cannot_be_relied_on_are_refused_and_long_ones_cut() {
     let detail = Some("x".repeat(1 << 20));
     let (path, reason) = (RelPath::new("a").unwrap(), ah_plugin_api::OmitReason::Ignored);
     let omitted = vec![ah_plugin_api::Omission { path, reason, detail }];
-    let wordy = Snapshot { omitted, pins: Some("x".repeat(1 << 20)), ..taken(id("k")) };
+    let (long, head) = (Some("x".repeat(1 << 20)), Some("0123".to_owned()));
+    let state = ah_plugin_api::RepositoryState {
+        head,
+        branch: long.clone(),
+        first_commit: long.clone(),
+        marks: long.clone(),
+        not_kept: None,
+    };
+    let paths = (0..10_000).map(|number| RelPath::new(format!("{number}")).unwrap()).collect();
+    let changed_below = Some(ah_plugin_api::ChangedBelow { total: 10_000, paths });
+    let wordy = Snapshot { omitted, pins: long, repository: Some(state), changed_below, ..taken(id("k")) };
     let snapshot = ah_plugin_api::SnapshotRef { snapshot: reference.clone() };
     let told = [
         provider(says(&wordy)).snapshot(&place, &request, &cx).unwrap(),
@@ -441,15 +451,24 @@ fn answers_that_cannot_be_relied_on_are_refused_and_long_ones_cut() {
     ];
     for told in told {
         assert!(told.pins.unwrap().len() < 5000 && told.omitted[0].detail.as_ref().unwrap().len() < 5000);
+        // What is compared is not cut.
+        let known = ah_plugin_api::RepositoryState {
+            head: Some("0123".to_owned()),
+            ..ah_plugin_api::RepositoryState::default()
+        };
+        assert_eq!(told.repository, Some(known));
+        let below = told.changed_below.unwrap();
+        assert_eq!((below.total, below.paths.len()), (10_000, 100));
     }
     let actions = vec!["x".repeat(1 << 10); 10_000];
-    let reclaimed = ah_plugin_api::Reclaimed { actions, ..Default::default() };
+    let reclaimed = ah_plugin_api::Reclaimed { stays: actions.clone(), actions, ..Default::default() };
     let due = ah_plugin_api::ReclaimRequest::default();
     let once = provider(says(&reclaimed)).reclaim(&place, &due, &cx).unwrap();
     assert_eq!((once.actions.len(), once.actions[99].as_str()), (100, "and 9901 more"));
     // As through a helper.
     let twice = provider(says(&once)).reclaim(&place, &due, &cx).unwrap();
     assert_eq!(twice.actions, once.actions);
+    assert_eq!(once.stays, once.actions);
 
     let long = Error::new(ErrorKind::NotFound, "ä".repeat(1 << 20)).with_hint("x".repeat(1 << 20));
     let error = provider(Err(long)).snapshot(&place, &request, &cx).unwrap_err();

@@ -1,12 +1,14 @@
 //! Says more of a snapshot than anybody can want to know; everything else is fine.
 
-use ah_plugin_api::RepositoryState;
+use ah_plugin_api::{Omission, OmitReason, RelPath};
 use ah_test_plugins::Trivial;
 
 fn make() -> Trivial {
     let mut provider = Trivial::new("floods");
     provider.tell = |snapshot| {
-        snapshot.repository = Some(RepositoryState { head: Some("x".repeat(5 << 20)), ..RepositoryState::default() });
+        let path = |number: u32| RelPath::new(format!("{number:0>200}")).expect("a path");
+        let omission = |number| Omission { path: path(number), reason: OmitReason::Ignored, detail: None };
+        snapshot.omitted = (0..40_000).map(omission).collect();
     };
     provider
 }

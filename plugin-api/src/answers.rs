@@ -27,8 +27,25 @@ pub(crate) trait Asked<A> {
 impl Asked<rq::Done> for rq::SnapshotRef {}
 impl Asked<rq::Done> for rq::DestroyRequest {}
 impl Asked<rq::Done> for rq::UnmountRequest {}
-impl Asked<ty::Entry> for rq::ReadRequest {}
 impl Asked<ty::Usage> for rq::UsageRequest {}
+
+/// What is wrong with an entry; none: nothing.
+const NO_ENTRY: &str = "an entry with another name than it was asked about, or a mode that is none";
+
+/// Whether an entry is one of that name; the top directory's is empty.
+fn fits(entry: &ty::Entry, name: Option<&[u8]>) -> bool {
+    entry.name == name.unwrap_or_default() && has_mode(entry)
+}
+
+fn has_mode(entry: &ty::Entry) -> bool {
+    entry.mode & !0o7777 == 0
+}
+
+impl Asked<ty::Entry> for rq::ReadRequest {
+    fn wrong(&self, _: &Place<'_>, answer: &mut ty::Entry) -> Option<&'static str> {
+        (!fits(answer, self.path.file_name())).then_some(NO_ENTRY)
+    }
+}
 
 impl Asked<ty::Reclaimed> for rq::ReclaimRequest {
     fn wrong(&self, _: &Place<'_>, answer: &mut ty::Reclaimed) -> Option<&'static str> {
@@ -107,6 +124,9 @@ impl Asked<Vec<ty::Entry>> for rq::ReadDirRequest {
         if answer.iter().any(|entry| FileName::new(entry.name.as_slice()).is_err()) {
             return Some("names in a directory that are none");
         }
+        if !answer.iter().all(has_mode) {
+            return Some("modes in a directory that are none");
+        }
         (!answer.is_sorted_by(|a, b| a.name < b.name)).then_some("names in a directory out of order, or twice")
     }
 }
@@ -118,11 +138,13 @@ impl Asked<ty::Changes> for rq::DiffRequest {
             return Some("differences out of order, or twice");
         }
         let named = |it: &ty::Change| {
-            let name = it.path.file_name().unwrap_or_default();
-            [&it.before, &it.after].into_iter().flatten().all(|entry| entry.name == name)
+            let name = it.path.file_name();
+            [&it.before, &it.after].into_iter().flatten().all(|entry| fits(entry, name))
         };
         if !changes.iter().all(named) {
-            return Some("differences in which a path and the name of what is there do not agree");
+            return Some(
+                "differences in which a path and the name of what is there do not agree, or with modes that are none",
+            );
         }
         // Thousands of paths may have been asked about.
         let tops: BTreeSet<&RelPath> = self.paths.iter().collect();
@@ -138,7 +160,10 @@ impl Asked<Vec<Option<ty::Entry>>> for rq::LookupRequest {
         if answer.len() != self.snapshots.len() {
             return Some("other than one entry for each snapshot");
         }
-        (self.path.is_root() && answer.contains(&None)).then_some("a snapshot without a top directory")
+        if self.path.is_root() && answer.contains(&None) {
+            return Some("a snapshot without a top directory");
+        }
+        (!answer.iter().flatten().all(|entry| fits(entry, self.path.file_name()))).then_some(NO_ENTRY)
     }
 }
 

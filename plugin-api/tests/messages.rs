@@ -336,19 +336,31 @@ fn answers_that_cannot_be_relied_on_are_refused_and_long_ones_cut() {
         snapshots: vec![reference.clone(), reference.clone()],
         path: RelPath::new(path).unwrap(),
     };
-    let (here, no) = (Some(entry("a")), None);
+    let (here, no, top_of_it) = (Some(entry("a")), None, Some(entry("")));
+    let with_mode = |mode| ah_plugin_api::Entry { mode, ..entry("a") };
     for (path, answer, good) in [
         ("a", vec![], false),
         ("a", vec![no.clone(); 3], false),
-        ("", vec![here.clone(), no.clone()], false),
+        ("", vec![top_of_it.clone(), no.clone()], false),
         ("a", vec![here.clone(), no], true),
-        ("", vec![here.clone(), here], true),
+        ("a", vec![here.clone(), Some(entry("b"))], false),
+        ("b/a", vec![here.clone(), here.clone()], true),
+        ("a", vec![Some(with_mode(0o100_755)), here.clone()], false),
+        ("", vec![top_of_it.clone(), here], false),
+        ("", vec![top_of_it.clone(), top_of_it], true),
     ] {
         let answer = provider(says(&answer)).lookup(&place, &look(path), &cx);
         if good { drop(answer.unwrap()) } else { is_refused(answer) }
     }
 
+    let read = ah_plugin_api::ReadRequest { snapshot: reference.clone(), path: RelPath::new("b/a").unwrap() };
+    for bad in [entry("b"), entry(""), with_mode(u32::MAX)] {
+        is_refused(provider(says(&bad)).read(&place, &read, &cx));
+    }
+    provider(says(&with_mode(0o7777))).read(&place, &read, &cx).unwrap();
+
     let list = ah_plugin_api::ReadDirRequest { snapshot: reference.clone(), path: RelPath::root() };
+    is_refused(provider(says(&vec![with_mode(0o10_000)])).read_dir(&place, &list, &cx));
     for bad in [vec![".."], vec!["../evil"], vec![""], vec!["a\0b"], vec!["b", "a"], vec!["a", "a"]] {
         let entries: Vec<_> = bad.into_iter().map(entry).collect();
         is_refused(provider(says(&entries)).read_dir(&place, &list, &cx));

@@ -88,6 +88,18 @@ fn what_a_library_would_do_when_all_is_done_does_not_run() {
     assert!(ran.code != 0 && ran.stderr.starts_with("error: ") && ran.stderr.contains("hint: "), "{ran:?}");
 }
 
+#[test]
+fn a_provider_that_is_short_of_room_says_itself_where() {
+    let world = World::on_git();
+    world.write("f", "x");
+    let folder = ah_test_plugins::folder(&["cramped"]);
+    let words = ["--provider-path", folder.path().to_str().unwrap(), "--provider", "cramped"];
+    assert_eq!(world.run(words.iter().chain(&["agent", "fs", "snapshot"])).code, 0);
+    let ran = world.run(words.iter().chain(&["agent", "fs", "cat", "@", "f"]));
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.stderr.contains("hint: enlarge the pool\n") && !ran.stderr.contains("output"), "{ran:?}");
+}
+
 /// More than what is between a program and who reads its output holds, bytes.
 const MUCH: usize = 8 << 20;
 

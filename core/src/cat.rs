@@ -74,7 +74,7 @@ impl Workspace {
             let message = format!("{path} is a {} in {}, which has no contents", entry.kind, snapshot.id);
             return Err(Error::new(ErrorKind::InvalidArgument, message).with_hint(seek(path)));
         }
-        source.read(path, out, &cx)?;
+        source.read(path, out, &cx).map_err(|error| where_it_goes(out, error))?;
         Ok(EntryRecord::from(&entry))
     }
 
@@ -346,15 +346,28 @@ fn counted<R>(
 ) -> Result<(R, u64)> {
     // Straight into a file, in which holes stay holes.
     if let Some(before) = position(out) {
-        let read = read(out)?;
+        let read = read(out).map_err(|error| where_it_goes(out, error))?;
         return Ok((read, position(out).unwrap_or(before).saturating_sub(before)));
     }
     let failed = |e: io::Error| Error::from_io("cannot write to the output", &e);
     let mut own = File::from(out.try_clone_to_owned().map_err(failed)?);
     let (read, written) = through(cx, move |mut from| io::copy(&mut from, &mut own), read)?;
     // What keeps the output from being written to is what keeps it from being read.
-    let written = written.map_err(failed)?;
+    let written = written.map_err(|e| no_room(failed(e)))?;
     Ok((read?, written))
+}
+
+/// An error of who wrote to a file: if the disk that this is on is full, it is there that room is lacking, and not where snapshots are.
+fn where_it_goes(out: BorrowedFd<'_>, error: Error) -> Error {
+    let is_full = rustix::fs::fstatvfs(out).is_ok_and(|disk| disk.f_bavail == 0);
+    if is_full { no_room(error) } else { error }
+}
+
+fn no_room(error: Error) -> Error {
+    match error.kind {
+        ErrorKind::ResourceExhausted => error.with_hint("free some space where the output goes"),
+        _ => error,
+    }
 }
 
 /// Where in a file the next bytes are written; none for what is no file, or where that is its end always.

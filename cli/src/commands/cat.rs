@@ -67,9 +67,6 @@ pub(crate) fn run(app: &App, args: &CatArgs) -> Outcome {
         Err(error) if error.errno == Some(rustix::io::Errno::PIPE.raw_os_error()) => {
             Err(Failure::output(io::ErrorKind::BrokenPipe.into()))
         }
-        Err(error) if error.kind == ErrorKind::ResourceExhausted => {
-            Err(error.with_hint("free some space where standard output goes").into())
-        }
         Err(error) => Err(error.into()),
     }
 }

@@ -25,6 +25,8 @@ pub struct Trivial {
     pub version: String,
     /// Runs at the beginning of each operation, with its name.
     pub before: fn(operation: &str, cx: &Context<'_>),
+    /// What reading a file fails with, if it does.
+    pub refuse: fn() -> Result<()>,
     /// Runs over each file's contents when it is captured.
     pub capture: fn(&mut Vec<u8>),
     /// Runs over what is said of each snapshot when it is taken.
@@ -48,7 +50,15 @@ impl Trivial {
     pub fn new(name: &'static str) -> Self {
         ProviderName::new(name).unwrap();
         let version = "0.1.0".to_owned();
-        Self { name, version, before: |_, _| {}, capture: |_| {}, tell: |_| {}, snapshots: Mutex::new(BTreeMap::new()) }
+        Self {
+            name,
+            version,
+            before: |_, _| {},
+            refuse: || Ok(()),
+            capture: |_| {},
+            tell: |_| {},
+            snapshots: Mutex::new(BTreeMap::new()),
+        }
     }
 
     fn kept(&self, reference: &Reference) -> Result<Kept> {
@@ -200,6 +210,7 @@ impl Provider for Trivial {
 
     fn read(&self, place: &Place<'_>, request: &ReadRequest, cx: &Context<'_>) -> Result<Entry> {
         (self.before)("read", cx);
+        (self.refuse)()?;
         let kept = self.kept(&request.snapshot)?;
         let missing = || Error::new(ErrorKind::NotFound, format!("there is no file {}", request.path));
         let (entry, bytes) = kept.files.get(request.path.as_bytes()).ok_or_else(missing)?;

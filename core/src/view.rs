@@ -1,6 +1,6 @@
 //! Where a provider may say that it shows a snapshot.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ah_plugin_api::wire::DEFECT;
 use ah_plugin_api::{Context, Error, ErrorKind, MountRequest, Place, Provider, Result, UnmountRequest, View};
@@ -8,8 +8,8 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::fsio;
 
-/// Has a provider show a snapshot of the workspace at `root`, and refuses a view that is what is worked in: that would be read, or handed on,
-/// as what was captured; or one that is no directory, for which nobody else is to blame.
+/// Has a provider show a snapshot of the workspace at `root`, and refuses a view that is what is worked in, or others' files: that would be read, or
+/// handed on, as what was captured; or one that is no directory, for which nobody else is to blame.
 ///
 /// # Errors
 /// Those of `mount`; `Internal`: the provider's answer is wrong.
@@ -25,6 +25,9 @@ pub(crate) fn mount(
     let what = match &view.path {
         path if is_worked_in(path, &asked, root) => "what is worked in",
         path if fsio::is_no_dir(path) => "what is no directory",
+        path if !may_be_shown(path, &asked, place) => {
+            "what is neither where it was asked for, nor in its store, nor on another filesystem"
+        }
         _ => return Ok(view),
     };
     let (name, path) = (provider.describe().name, view.path.display());
@@ -37,12 +40,28 @@ pub(crate) fn mount(
 /// Whether a view at `path` would be the workspace, or something in or around it. What lies in it by name may be another filesystem, which shows
 /// snapshots; or in the folder of views, which lies in it: `asked`.
 fn is_worked_in(path: &Path, asked: &Path, root: &Path) -> bool {
-    let there = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let device = |path: &Path| {
-        // A look alone mounts nothing where opening does.
-        let there = rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-        rustix::fs::fstat(there).map(|stat| stat.st_dev).ok()
-    };
+    let there = real(path);
     let inside = || there.starts_with(root) && device(&there) == device(root);
     root.starts_with(&there) || !there.starts_with(asked) && inside()
+}
+
+/// Whether a view may be at `path`: where it was `asked` for, or where its provider shows the snapshot anyway: below its store, or on a filesystem that
+/// is not the one of the folder of views.
+fn may_be_shown(path: &Path, asked: &Path, place: &Place<'_>) -> bool {
+    let (there, store) = (real(path), real(place.store.path()));
+    let is_apart = || {
+        let target = place.target.and_then(|target| device(target.path()));
+        device(&there).zip(target).is_some_and(|(there, target)| there != target)
+    };
+    there.starts_with(real(asked)) || there.starts_with(&store) && there != store || is_apart()
+}
+
+fn real(path: &Path) -> PathBuf {
+    std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
+}
+
+fn device(path: &Path) -> Option<u64> {
+    // A look alone mounts nothing where opening does.
+    let there = rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    rustix::fs::fstat(there).map(|stat| stat.st_dev).ok()
 }

@@ -195,7 +195,11 @@ fn a_view_is_not_what_is_worked_in() {
     lab.step("sub/a", "1");
     let workspace = lab.open();
     std::os::unix::fs::symlink(lab.path(), lab.top.join("link")).unwrap();
-    for path in [lab.path(), lab.path().join("sub"), lab.top.clone(), lab.top.join("link"), "/".into()] {
+    let (home, strangers) = (lab.settings.home.clone(), lab.top.join("strangers"));
+    fs::create_dir(&strangers).unwrap();
+    let store = home.join("workspaces").join(workspace.id().as_str()).join("providers/fake");
+    let worked_in = [lab.path(), lab.path().join("sub"), lab.top.clone(), lab.top.join("link"), "/".into()];
+    for path in worked_in.into_iter().chain([strangers, store, home.join("mounts"), home]) {
         let answer = path.clone();
         *lab.fake.of_views.lock().unwrap() =
             Some(Box::new(move |view: View| Ok(View { path: answer.clone(), ..view })));

@@ -6,7 +6,7 @@
 use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 
-use ah_plugin_api::{Capability, Context, EntryKind, ErrorKind, Reference, Result};
+use ah_plugin_api::{Capability, Context, EntryKind, Error, ErrorKind, Reference, Result};
 use rustix::fs::{Mode, OFlags};
 
 use super::LeftAlone;
@@ -39,8 +39,7 @@ pub(crate) fn read_back(
             Ok(()) => Ok(()),
             Err(error) if error.kind == ErrorKind::Cancelled => Err(error),
             Err(error) => {
-                let reason = format!("the snapshot of the present state cannot give it back ({error})");
-                let path = step.path.clone();
+                let (path, reason) = (step.path.clone(), cannot_give_back(&error));
                 damaged.lock().unwrap_or_else(PoisonError::into_inner).push(LeftAlone { path, reason });
                 Ok(())
             }
@@ -49,4 +48,9 @@ pub(crate) fn read_back(
     let mut damaged = damaged.into_inner().unwrap_or_else(PoisonError::into_inner);
     damaged.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(damaged)
+}
+
+/// What is said of a path that the safety snapshot does not give.
+pub(super) fn cannot_give_back(error: &Error) -> String {
+    format!("the snapshot of the present state cannot give it back ({error})")
 }

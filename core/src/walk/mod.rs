@@ -301,17 +301,32 @@ impl Source<'_> {
         read_all(fd.as_fd()).map_err(|e| io(format!("cannot read {path}"), e))
     }
 
-    /// A descriptor with the contents of a file or symlink, at any offset.
-    fn contents(&self, path: &RelPath, size: u64, shelf: Option<&Shelf<'_>>, cx: &Context<'_>) -> Result<OwnedFd> {
+    /// A descriptor with the contents of a file or symlink, at any offset. `DataLoss` if a provider gives other than the `size` that it told of.
+    pub(crate) fn contents(
+        &self,
+        path: &RelPath,
+        size: u64,
+        shelf: Option<&Shelf<'_>>,
+        cx: &Context<'_>,
+    ) -> Result<OwnedFd> {
         let spool = match (self, shelf) {
             (Source::Snapshot { shelf, .. }, _) | (_, Some(shelf)) => shelf.spool(size)?,
             _ => rustix::fs::memfd_create("ah-compare", MemfdFlags::CLOEXEC).map_err(|e| io("cannot get memory", e))?,
         };
         self.read(path, spool.as_fd(), cx)?;
+        if let Source::Snapshot { shelf, .. } = self {
+            let given = rustix::fs::fstat(&spool).map_err(|e| io(format!("cannot read {path}"), e))?.st_size;
+            if u64::try_from(given) != Ok(size) {
+                let name = shelf.provider.describe().name;
+                let message = format!("the provider {name} gave {given} bytes of {path}, not {size}");
+                return Err(Error::new(ErrorKind::DataLoss, message));
+            }
+        }
         Ok(spool)
     }
 
-    fn shelf(&self) -> Option<&Shelf<'_>> {
+    /// The shelf that it is on, if it is no directory.
+    pub(crate) fn shelf(&self) -> Option<&Shelf<'_>> {
         match self {
             Source::Snapshot { shelf, .. } => Some(shelf),
             Source::View { mounted, .. } => Some(&mounted.shelf),

@@ -53,6 +53,8 @@ pub(crate) struct Fake {
     pub(crate) reads_fail: Arc<AtomicBool>,
     /// Whether reading succeeds without anything that was read.
     pub(crate) reads_nothing: Arc<AtomicBool>,
+    /// Whether what is read is cut short, which it does not say.
+    pub(crate) reads_short: Arc<AtomicBool>,
     /// What it has of outputs, as a process that hangs would; none are kept otherwise.
     pub(crate) outputs: Arc<Mutex<Option<Vec<OwnedFd>>>>,
     /// Whether views say that they are read-only mounts.
@@ -110,6 +112,7 @@ impl Fake {
             stuck: Arc::default(),
             reads_fail: Arc::default(),
             reads_nothing: Arc::default(),
+            reads_short: Arc::default(),
             outputs: Arc::default(),
             read_only: Arc::default(),
             clones_fail: Arc::default(),
@@ -218,7 +221,13 @@ impl Provider for Fake {
             let nowhere = std::fs::File::options().write(true).open("/dev/null").unwrap();
             return self.inner.read(&place.with_output(nowhere.as_fd()), request, cx);
         }
-        self.inner.read(place, request, cx)
+        let entry = self.inner.read(place, request, cx)?;
+        if self.reads_short.load(Ordering::Relaxed) {
+            // Where nobody looks at what is read, nothing can be cut.
+            let output = std::fs::File::from(place.need_output()?.try_clone_to_owned().unwrap());
+            let _ = output.set_len(entry.size / 2);
+        }
+        Ok(entry)
     }
 
     fn usage(&self, place: &Place<'_>, request: &UsageRequest, cx: &Context<'_>) -> Result<Usage> {

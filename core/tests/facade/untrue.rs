@@ -241,6 +241,29 @@ fn what_is_worked_in_is_not_read_as_what_was_captured() {
     assert_eq!(fs::read_to_string(lab.path().join("a")).unwrap(), "1");
 }
 
+#[test]
+fn a_file_that_the_saved_state_does_not_give_is_not_said_to_be_worked_on() {
+    let lab = Lab::new();
+    let target = lab.step("a", "old");
+    lab.write("a", "new!");
+    let workspace = lab.open();
+    lab.fake.reads_short.store(true, Ordering::Relaxed);
+    // What was touched has to be compared with what was saved.
+    let file = fs::File::open(lab.path().join("a")).unwrap();
+    let touch = move || file.set_modified(std::time::SystemTime::now()).unwrap();
+    *lab.fake.on_diff.lock().unwrap() = Some(Box::new(touch));
+    let error = workspace.restore(target.id.as_str(), &RestoreOptions::default()).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Conflict);
+    let told = error.causes.join("\n");
+    assert!(told.contains("a: ") && told.contains("the provider fake gave 2 bytes of a, not 4"), "{error:?}");
+    let hint = error.hint.unwrap();
+    assert!(!hint.contains("--force") && !hint.contains("at work"), "{hint}");
+    assert_eq!(fs::read_to_string(lab.path().join("a")).unwrap(), "new!");
+    lab.fake.reads_short.store(false, Ordering::Relaxed);
+    workspace.restore(target.id.as_str(), &RestoreOptions::default()).unwrap();
+    assert_eq!(fs::read_to_string(lab.path().join("a")).unwrap(), "old");
+}
+
 /// What a snapshot that is taken next bears as its reference.
 fn will_bear(lab: &Lab, reference: &Reference) {
     let reference = reference.clone();

@@ -5,6 +5,7 @@
 //! carried out in `apply/`.
 
 mod finish;
+mod held;
 mod ignored;
 mod lost;
 mod repositories;
@@ -442,25 +443,18 @@ impl<'a> Planner<'a> {
         {
             return Ok(Seen::Done);
         }
+        let not_given = self.not_given(path, before)?;
+        let is_given = not_given.is_none();
+        let why = not_given.unwrap_or_else(|| CHANGED_AFTER.to_owned());
         if self.wish.force && found.kind != EntryKind::Dir && found.kind != EntryKind::Special {
-            self.overwrite(path, CHANGED_AFTER);
+            self.overwrite(path, why);
             return Ok(Seen::Same(found));
         }
-        self.plan.forcible += usize::from(found.kind != EntryKind::Dir && found.kind != EntryKind::Special);
-        self.conflict(path, CHANGED_AFTER);
+        // What was there has no other copy then, and nobody else is at work on it.
+        let forcible = is_given && found.kind != EntryKind::Dir && found.kind != EntryKind::Special;
+        self.plan.forcible += usize::from(forcible);
+        self.conflict(path, why);
         Ok(Seen::Done)
-    }
-
-    /// Whether the safety snapshot holds the very bytes that are on disk.
-    fn held(&self, path: &RelPath, before: &Entry) -> Result<bool> {
-        let disk = Source::Directory { root: self.ground.workspace, skip: &|_, _, _| false };
-        let present = Entry { content: None, ..before.clone() };
-        unreadable_is_different(same_contents((&disk, path, &present), (self.safety()?, path, before), self.cx))
-    }
-
-    fn on_disk_equals(&self, path: &RelPath, present: &Entry, after: &Entry) -> Result<bool> {
-        let disk = Source::Directory { root: self.ground.workspace, skip: &|_, _, _| false };
-        unreadable_is_different(same_contents((&disk, path, present), (self.target, path, after), self.cx))
     }
 
     fn same_contents(&self, path: &RelPath, before: &Entry, after: &Entry) -> Result<bool> {
@@ -579,20 +573,5 @@ impl<'a> Planner<'a> {
     fn conflict(&mut self, path: &RelPath, reason: impl Into<String>) {
         self.in_the_way.insert(path.clone());
         self.plan.conflicts.push(LeftAlone { path: path.clone(), reason: reason.into() });
-    }
-}
-
-/// What cannot be read cannot be held either.
-fn unreadable_is_different(answer: Result<bool>) -> Result<bool> {
-    match answer {
-        Err(error)
-            if matches!(
-                error.kind,
-                ErrorKind::PermissionDenied | ErrorKind::NotFound | ErrorKind::InvalidArgument | ErrorKind::DataLoss
-            ) =>
-        {
-            Ok(false)
-        }
-        other => other,
     }
 }

@@ -1,0 +1,49 @@
+//! What the snapshots hold of a file, against what is on disk: by its contents, where attributes do not tell.
+
+use ah_plugin_api::{Entry, EntryKind, ErrorKind, RelPath, Result};
+
+use super::Planner;
+use crate::restore::read_back::cannot_give_back;
+use crate::walk::{Source, same_contents};
+
+impl Planner<'_> {
+    /// Whether the safety snapshot holds the very bytes that are on disk.
+    pub(super) fn held(&self, path: &RelPath, before: &Entry) -> Result<bool> {
+        let disk = Source::Directory { root: self.ground.workspace, skip: &|_, _, _| false };
+        let present = Entry { content: None, ..before.clone() };
+        unreadable_is_different(same_contents((&disk, path, &present), (self.safety()?, path, before), self.cx))
+    }
+
+    pub(super) fn on_disk_equals(&self, path: &RelPath, present: &Entry, after: &Entry) -> Result<bool> {
+        let disk = Source::Directory { root: self.ground.workspace, skip: &|_, _, _| false };
+        unreadable_is_different(same_contents((&disk, path, present), (self.target, path, after), self.cx))
+    }
+
+    /// Why the safety snapshot does not give what it told of, whatever is on disk. None: it does.
+    pub(super) fn not_given(&self, path: &RelPath, before: &Entry) -> Result<Option<String>> {
+        if !matches!(before.kind, EntryKind::File | EntryKind::Symlink) {
+            return Ok(None);
+        }
+        let safety = self.safety()?;
+        match safety.contents(path, before.size, safety.shelf(), self.cx) {
+            Ok(_) => Ok(None),
+            Err(error) if error.kind == ErrorKind::Cancelled => Err(error),
+            Err(error) => Ok(Some(cannot_give_back(&error))),
+        }
+    }
+}
+
+/// What cannot be read cannot be held either.
+fn unreadable_is_different(answer: Result<bool>) -> Result<bool> {
+    match answer {
+        Err(error)
+            if matches!(
+                error.kind,
+                ErrorKind::PermissionDenied | ErrorKind::NotFound | ErrorKind::InvalidArgument | ErrorKind::DataLoss
+            ) =>
+        {
+            Ok(false)
+        }
+        other => other,
+    }
+}

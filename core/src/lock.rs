@@ -7,6 +7,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::OnceLock;
@@ -30,7 +31,7 @@ const HIGH: i32 = 200;
 /// A lock that is held until it is dropped, or its process ends.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    _file: File,
+    file: File,
 }
 
 impl Lock {
@@ -49,7 +50,7 @@ impl Lock {
             std::thread::sleep(pause);
             pause = (pause * 2).min(LOOK);
         }
-        Ok(Self { _file: file })
+        Ok(Self { file })
     }
 
     /// Takes the lock alone, waiting as long as it takes.
@@ -57,7 +58,7 @@ impl Lock {
         let file = open(path)?;
         loop {
             match rustix::fs::flock(&file, FlockOperation::LockExclusive) {
-                Ok(()) => return Ok(Self { _file: file }),
+                Ok(()) => return Ok(Self { file }),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(e) => return Err(failed("lock", path, &e.into())),
             }
@@ -73,18 +74,25 @@ impl Lock {
     pub(crate) fn of_there(path: &Path, alone: bool) -> Result<Option<Self>> {
         let opened = OpenOptions::new().read(true).custom_flags(NOFOLLOW_NONBLOCK).open(path);
         let file = opened.map_err(|e| failed("open the lock", path, &e))?;
-        Ok(try_lock(&file, alone).map_err(|e| failed("lock", path, &e))?.then_some(Self { _file: file }))
+        Ok(try_lock(&file, alone).map_err(|e| failed("lock", path, &e))?.then_some(Self { file }))
     }
 
     /// Whether nobody has removed its file. Only who holds a lock may: who waited for it meanwhile holds nothing that others would wait for.
     pub(crate) fn is_there(&self) -> bool {
-        self._file.metadata().is_ok_and(|at| at.nlink() > 0)
+        self.file.metadata().is_ok_and(|at| at.nlink() > 0)
     }
 
     /// Takes the lock if it is free.
     pub(crate) fn try_take(path: &Path, alone: bool) -> Result<Option<Self>> {
         let file = open(path)?;
-        Ok(try_lock(&file, alone).map_err(|e| failed("lock", path, &e))?.then_some(Self { _file: file }))
+        Ok(try_lock(&file, alone).map_err(|e| failed("lock", path, &e))?.then_some(Self { file }))
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // A process that a provider's library forked has a copy of the descriptor, and would hold the lock as long as it has that.
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
     }
 }
 
@@ -92,11 +100,12 @@ impl Lock {
     /// Leaves the lock to what this process becomes, and to all that it starts: until the last of them has ended.
     pub(crate) fn leave_to_command(self, path: &Path) -> Result<()> {
         // Programs close or take the low numbers (`exec 3>log`). Where there are no high ones, it stays where it is.
-        let high = rustix::io::fcntl_dupfd_cloexec(&self._file, HIGH);
-        let open = high.unwrap_or_else(|_| self._file.into());
-        rustix::io::fcntl_setfd(&open, rustix::io::FdFlags::empty())
+        let high = rustix::io::fcntl_dupfd_cloexec(&self.file, HIGH).ok();
+        let open = high.as_ref().map_or_else(|| self.file.as_fd(), AsFd::as_fd);
+        rustix::io::fcntl_setfd(open, rustix::io::FdFlags::empty())
             .map_err(|e| failed("keep the lock", path, &e.into()))?;
-        let _ = std::os::fd::IntoRawFd::into_raw_fd(open);
+        // Neither is closed here, nor the lock given up.
+        std::mem::forget((high, self));
         Ok(())
     }
 }
@@ -251,6 +260,19 @@ mod tests {
     use super::{Holder, Lock, holder_of, may_run, me_in_a_name};
     use ah_plugin_api::{ErrorKind, Quiet};
     use std::time::Duration;
+
+    #[test]
+    fn is_free_once_it_is_dropped_whoever_has_a_copy_of_its_descriptor() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let held = Lock::take(&path, true, Duration::ZERO, &Quiet).unwrap();
+        // As a forked process has one.
+        let copy = held.file.try_clone().unwrap();
+        assert!(Lock::try_take(&path, true).unwrap().is_none());
+        drop(held);
+        assert!(Lock::try_take(&path, true).unwrap().is_some());
+        drop(copy);
+    }
 
     #[test]
     fn excludes_and_names_the_holder() {

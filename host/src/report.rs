@@ -122,6 +122,11 @@ impl Fault {
             Self::Open(OpenError::InitPanicked(_) | OpenError::Undescribed(_)) => {
                 Some(format!("this is a defect of {shown}; please report it to its authors"))
             }
+            // The system's loader's words, which say nothing of where it looked.
+            Self::Open(OpenError::NotALibrary(why)) if why.contains("cannot open shared object file") => Some(format!(
+                "install what `ldd {}` does not find: it is looked for where the system has libraries, and not beside the plugin (`$ORIGIN`)",
+                shell(path.as_os_str())
+            )),
             Self::Missing | Self::Unreadable(_) | Self::Open(_) | Self::Untried(_) | Self::Duplicate { .. } => None,
         }
     }

@@ -318,6 +318,22 @@ fn a_file_that_holds_up_the_systems_loader_ends_the_process() {
 }
 
 #[test]
+fn a_library_that_lacks_another_is_told_where_that_is_looked_for() {
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    // As long as the name of the one that it takes the place of.
+    let (path, needed, missing) = (dir.path().join("liblacks.so"), b"libgcc_s.so.1", b"libgcc_s.so.0");
+    let mut bytes = std::fs::read(library("good")).unwrap();
+    let at = bytes.windows(needed.len()).position(|name| name == needed).unwrap();
+    bytes[at..at + needed.len()].copy_from_slice(missing);
+    std::fs::write(&path, bytes).unwrap();
+    let fault = load_file(&path, &options(&[])).unwrap_err();
+    assert_eq!(fault.code(), "not-a-library", "{fault}");
+    let hint = fault.hint(&path).unwrap();
+    assert!(hint.contains("`ldd ") && hint.contains("$ORIGIN"), "{hint}");
+}
+
+#[test]
 fn a_hint_can_be_typed_as_it_is() {
     let path = Path::new("/it's a/plugin.so");
     let hint = Fault::Exits { code: 1 }.hint(path).unwrap();

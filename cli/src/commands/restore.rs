@@ -120,12 +120,12 @@ pub(crate) fn tell(app: &App, workspace: &Workspace, report: &RestoreReport, for
         None => Ok(()),
     };
     // Also where that could not be written: it is done.
-    aside(app, report, refused, forced);
+    aside(app, workspace, report, refused, forced);
     exit.after(told)
 }
 
 /// What there is to say beside the result; `refused`: of what would be, `forced` or not.
-pub(crate) fn aside(app: &App, report: &RestoreReport, refused: bool, forced: bool) {
+pub(crate) fn aside(app: &App, workspace: &Workspace, report: &RestoreReport, refused: bool, forced: bool) {
     let target = &report.target;
     let name = target.label.as_ref().map_or_else(|| target.id.to_string(), |label| format!("{} ({label})", target.id));
     let done = if report.dry_run { "would restore" } else { "restored" };
@@ -155,8 +155,8 @@ pub(crate) fn aside(app: &App, report: &RestoreReport, refused: bool, forced: bo
         app.ui.note(note);
     }
     if report.dry_run && refused {
-        let mut hint = way_out(&report.conflicts, forced).to_owned();
-        if !forced {
+        let mut hint = way_out(workspace.root(), &report.conflicts, forced);
+        if !forced && !report.conflicts.iter().any(LeftAlone::is_closed) {
             hint.push_str("; `--dry-run --force` shows whether they can be lost instead");
         }
         app.ui.warning("this restore would be refused", Some(&hint));

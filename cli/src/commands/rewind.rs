@@ -101,7 +101,7 @@ pub(crate) fn run(app: &App, args: &RewindArgs) -> Outcome {
         let shape = Shape { rewind: Answer { report: &report, launch: launch.as_ref() } };
         return ended.after(app.answer_of(true, workspace.root(), &shape));
     }
-    tell(app, &report);
+    tell(app, &workspace, &report);
     ended.after(match (agent, launch) {
         (Some((agent, made)), _) if args.run && !incomplete => Err(launch::become_it(app, &agent, &made.cwd)),
         (_, Some(launch)) => launch.print(app),
@@ -112,9 +112,9 @@ pub(crate) fn run(app: &App, args: &RewindArgs) -> Outcome {
     })
 }
 
-fn tell(app: &App, report: &RewindReport) {
+fn tell(app: &App, workspace: &Workspace, report: &RewindReport) {
     if let Some(restored) = &report.restore {
-        restore::aside(app, restored, false, false);
+        restore::aside(app, workspace, restored, false, false);
         restore::deleted(app, restored);
         // Several in a row are more than `undo` takes back, and the line on stdout is the agent's command.
         if let Some(safety) = &restored.safety {

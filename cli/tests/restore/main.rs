@@ -6,6 +6,7 @@
 mod at_work;
 mod attributes;
 mod builds;
+mod closed;
 mod damage;
 mod disks;
 mod exec;

@@ -192,6 +192,16 @@ impl<'a> Tree<'a> {
         })
     }
 
+    /// The topmost of a path and the directories on the way to it that belongs to this user, who may not look into it as it is.
+    pub(crate) fn closed_above(&self, path: &RelPath) -> Option<RelPath> {
+        let me = rustix::process::geteuid().as_raw();
+        let way: Vec<RelPath> = std::iter::successors(Some(path.clone()), RelPath::parent).collect();
+        way.into_iter().rev().filter(|at| !at.is_root()).find(|at| {
+            let is_mine = matches!(self.stat(at), Ok(Some(found)) if found.uid == me);
+            is_mine && self.is_unreadable(at)
+        })
+    }
+
     /// Whether something is there, or may be, that this user may not look at: a file's contents, a directory's names.
     pub(crate) fn is_unreadable(&self, path: &RelPath) -> bool {
         use rustix::fs::Access;

@@ -358,7 +358,7 @@ impl Workspace {
                 return Ok(report(job, plan, notes, below.len(), &self.root));
             }
             Ok(plan) if !plan.conflicts.is_empty() => {
-                let mut error = refusal(job, &plan);
+                let mut error = refusal(job, &plan, &self.root);
                 error.causes.extend(cleared);
                 return Err(error);
             }

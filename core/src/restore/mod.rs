@@ -58,6 +58,7 @@ pub(crate) use apply::{lanes, on_threads};
 pub(crate) use ignores::Ignores;
 pub(crate) use scope::Omissions;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use ah_plugin_api::{RelPath, SnapshotId, Timestamp};
@@ -164,9 +165,45 @@ pub struct LeftAlone {
     pub reason: String,
 }
 
-/// What a person can do about what stands in the way of a restore, also where it was `forced`.
+/// So many paths are named in a command; of more, what they are in.
+const OPENED: usize = 5;
+
+impl LeftAlone {
+    /// Whether it is the user's own, to be opened rather than lost.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.reason == plan::unreadable::CLOSED
+    }
+}
+
+/// What a person can do about what stands in the way of a restore in the workspace at `root`, also where it was `forced`.
 #[must_use]
-pub fn way_out(conflicts: &[LeftAlone], forced: bool) -> &'static str {
+pub fn way_out(root: &Path, conflicts: &[LeftAlone], forced: bool) -> String {
+    let (closed, others): (Vec<&LeftAlone>, Vec<&LeftAlone>) = conflicts.iter().partition(|it| it.is_closed());
+    if closed.is_empty() {
+        return way_around(&others, forced).to_owned();
+    }
+    let mut paths: BTreeSet<RelPath> = closed.iter().map(|conflict| conflict.path.clone()).collect();
+    while paths.len() > OPENED {
+        paths = paths.iter().map(|path| path.parent().unwrap_or_default()).collect();
+    }
+    let whole = |path: &RelPath| match path.is_root() {
+        true => text::shell(root.as_os_str()),
+        false => text::shell(root.join(path.as_path()).as_os_str()),
+    };
+    let paths: Vec<String> = paths.iter().map(whole).collect();
+    let open = format!("`chmod -R u+rwX {}`, then repeat it", paths.join(" "));
+    match others.is_empty() {
+        true => format!("they are yours, and closed to you as well: {open}"),
+        false => format!(
+            "of what is yours, and closed to you as well: {open}; of the others: {}",
+            way_around(&others, forced)
+        ),
+    }
+}
+
+/// The same, of what is not closed to its owner alone.
+fn way_around(conflicts: &[&LeftAlone], forced: bool) -> &'static str {
     let all = |reasons: &[&str]| conflicts.iter().all(|conflict| reasons.contains(&conflict.reason.as_str()));
     if all(&plan::IN_USE) {
         "something is at work on these: repeat it when that has stopped"

@@ -49,7 +49,7 @@ pub(super) fn report(job: &Job, plan: Plan, notes: Vec<String>, below: usize, ro
     }
 }
 
-pub(super) fn refusal(job: &Job, plan: &Plan) -> Error {
+pub(super) fn refusal(job: &Job, plan: &Plan, root: &Path) -> Error {
     let conflicts = &plan.conflicts;
     let count = conflicts.len();
     let stand = text::count(count, "path stands", "paths stand");
@@ -60,14 +60,15 @@ pub(super) fn refusal(job: &Job, plan: &Plan) -> Error {
         error.causes.push(format!("… and {} more", count - NAMED));
     }
     let force = if plan.forcible == count { ", or lose them: `--force`" } else { "" };
-    // An undo is of all that was restored. Who has named these wants them, and no others.
+    // An undo is of all that was restored. Who has named these wants them, and no others. What is opened comes back with all else.
     let is_named = |conflict: &LeftAlone| job.paths.contains(&conflict.path);
-    let paths = match job.undoes.is_some() || conflicts.iter().all(is_named) {
+    let is_all = job.undoes.is_some() || conflicts.iter().all(LeftAlone::is_closed);
+    let paths = match is_all || conflicts.iter().all(is_named) {
         true => "",
         false if job.paths.is_empty() => ", or name the paths to restore after `--`",
         false => ", or name others after `--`",
     };
-    error.with_hint(format!("{}{paths}{force}; `--dry-run` lists everything", way_out(conflicts, job.force)))
+    error.with_hint(format!("{}{paths}{force}; `--dry-run` lists everything", way_out(root, conflicts, job.force)))
 }
 
 /// Which restore an undo takes back: it may not be the one that comes to mind. One that changed nothing is none, and much may have come since.

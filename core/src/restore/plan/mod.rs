@@ -10,7 +10,7 @@ mod ignored;
 mod lost;
 mod repositories;
 mod taken;
-mod unreadable;
+pub(super) mod unreadable;
 
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
@@ -115,7 +115,7 @@ pub(crate) struct Plan {
     pub(crate) left: Vec<LeftAlone>,
     /// In the way, and why.
     pub(crate) conflicts: Vec<LeftAlone>,
-    /// How many of these would not be in the way with `force`.
+    /// How many of these would not be in the way with `force`, and go no other way.
     pub(crate) forcible: usize,
     /// Ignored files that are replaced, and that a safety snapshot with rules of its own would hold if it was asked to.
     pub(crate) to_hold: Vec<RelPath>,
@@ -416,7 +416,7 @@ impl<'a> Planner<'a> {
         };
         // Whatever its attributes say: neither could it be compared, nor brought back by an undo.
         if matches!(found.kind, EntryKind::File | EntryKind::Dir) && self.tree.is_unreadable(path) {
-            let why = "it stays as it is: you may not read it";
+            let why = self.unread_as("it stays as it is: you may not read it", path);
             if self.makes_room(path) {
                 self.conflict(path, why);
             } else if after.is_none() && matches!(self.wish.scope, Scope::Exactly(_)) {
@@ -509,7 +509,7 @@ impl<'a> Planner<'a> {
                     missing.push(dir);
                 }
                 Err(error) => {
-                    self.conflict(path, format!("{dir} cannot be looked at ({error})"));
+                    self.unseen(path, error);
                     return Ok(false);
                 }
             }
@@ -566,6 +566,7 @@ impl<'a> Planner<'a> {
                 };
                 self.conflict(&top, what);
             }
+            None if self.refused_as_closed(path) => {}
             None => self.conflict(path, format!("it cannot be looked at ({error})")),
         }
     }

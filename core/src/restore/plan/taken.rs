@@ -55,6 +55,7 @@ impl Planner<'_> {
                 let step = Step { path: path.clone(), before: None, after: Some(after.clone()), found: Some(found) };
                 self.put(step);
             }
+            Some(OmitReason::Unreadable) if self.refused_as_closed(path) => {}
             reason => {
                 self.plan.forcible += usize::from(found.kind != EntryKind::Dir && after.kind != EntryKind::Dir);
                 let why = match reason {

@@ -10,14 +10,34 @@ use super::Planner;
 use crate::restore::LeftAlone;
 use crate::restore::scope::{Scope, untouchable};
 
+/// What is said of what its owner can open: then nothing of it is lost.
+pub(in crate::restore) const CLOSED: &str = "it is yours, and closed to you as well";
+
 impl Planner<'_> {
+    /// Whether this user can open what keeps them from a path: that is in the way then, once for all that is in it.
+    pub(super) fn refused_as_closed(&mut self, path: &RelPath) -> bool {
+        let Some(top) = self.tree.closed_above(path) else { return false };
+        if !self.in_the_way.contains(&top) {
+            self.conflict(&top, CLOSED);
+        }
+        true
+    }
+
+    /// Why a path that this user may not read is left as it is, and what to do where it is theirs.
+    pub(super) fn unread_as(&self, reason: &str, path: &RelPath) -> String {
+        match self.tree.closed_above(path) {
+            Some(_) => format!("{reason}; it is yours, and `chmod -R u+rwX` opens it"),
+            None => reason.to_owned(),
+        }
+    }
+
     /// A path of which nobody told what differs at it or below it. An undo that leaves something of what it is for is not complete.
     pub(super) fn unread(&mut self, path: &RelPath) {
         let told = |left: &LeftAlone| left.path == *path;
         if let Scope::Exactly(paths) = &self.wish.scope {
             // What is to be put back in it may lie anywhere below.
             if !self.plan.beyond.iter().any(told) && paths.iter().any(|touched| touched.starts_with(path)) {
-                let reason = "what is in it stays as it is: you may not look into it".to_owned();
+                let reason = self.unread_as("what is in it stays as it is: you may not look into it", path);
                 self.plan.beyond.push(LeftAlone { path: path.clone(), reason });
             }
             return;
@@ -26,7 +46,8 @@ impl Planner<'_> {
             && !untouchable(path, self.ground.own_state)
             && !self.plan.left.iter().chain(&self.plan.conflicts).any(told)
         {
-            self.leave(path, "what is in it stays as it is: you may not look into it, now or in a snapshot");
+            let reason = "what is in it stays as it is: you may not look into it, now or in a snapshot";
+            self.leave(path, self.unread_as(reason, path));
         }
     }
 
@@ -89,7 +110,7 @@ impl Planner<'_> {
 
     /// What an undo would have to take away.
     pub(super) fn beyond_looking(&mut self, path: &RelPath) {
-        let reason = "it should go, and you may not look into it".to_owned();
+        let reason = self.unread_as("it should go, and you may not look into it", path);
         self.plan.beyond.push(LeftAlone { path: path.clone(), reason });
     }
 }

@@ -130,7 +130,7 @@ fn nothing_is_written_through_a_bind_mount() {
         // Mounted before the plan: in the way. Mounted after it: left alone.
         let plan = lab.plan(&lab.snapshot_without("shared"), &target, &Ask::default());
         assert_eq!(paths(&plan.conflicts), set(&["shared"]));
-        assert_eq!(way_out(&plan.conflicts, false), "unmount what is on these");
+        assert_eq!(way_out(&lab.at(""), &plan.conflicts, false), "unmount what is on these");
         ah_test_disks::unmount(&lab.at("shared"));
         std::fs::remove_file(lab.at("shared/gone")).unwrap();
         drop(plan);
@@ -283,7 +283,10 @@ fn a_directory_that_goes_away_while_it_is_looked_at_is_in_the_way() {
     let plan = lab.plan(&safety, &target, &Ask::default());
     assert!(!lab.at("d").exists());
     assert_eq!(paths(&plan.conflicts), set(&["d"]));
-    assert_eq!(way_out(&plan.conflicts, false), "something is at work on these: repeat it when that has stopped");
+    assert_eq!(
+        way_out(&lab.at(""), &plan.conflicts, false),
+        "something is at work on these: repeat it when that has stopped"
+    );
 }
 
 /// Does something once files are being changed, when directories are there already.

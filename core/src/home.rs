@@ -6,27 +6,26 @@
 //! workspaces/<id>/                       registry/, session.rs, timeline/
 //! leases/<id>.json   mounts/<id>         seek/
 //! branches/<id>.json branches/<name>/    branch/
-//! trash/                                 emptied by gc        reserve, reserve-2, …  room for a removal on a full disk
+//! trash/                                 emptied by gc        reserve, …   room on a full disk (reserve.rs)
+//! logs/                                  agent/unkept.rs
 //! ```
+
+mod reserve;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Durability, Error, ErrorKind, Result};
-use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::fsio;
 use crate::registry::Identity;
 use crate::{attend, mounts, text};
 
+pub(crate) use reserve::lacks_room;
+
 const VERSION: u32 = 1;
-/// The files that are given up on a full disk. Those after the first are empty, for one that takes no more files.
-const RESERVES: [&str; 8] =
-    ["reserve", "reserve-2", "reserve-3", "reserve-4", "reserve-5", "reserve-6", "reserve-7", "reserve-8"];
-/// Bytes of the first: a few blocks, for a few lines and small files.
-const RESERVE: usize = 64 << 10;
 /// Where it is if nobody says otherwise, as people write it.
 const DEFAULT: &str = "~/.ah";
 
@@ -225,34 +224,6 @@ impl Home {
         self.original.as_deref()
     }
 
-    /// Keeps room for removals and gc, should the disk be full then. Best effort.
-    pub(crate) fn keep_reserve(&self) {
-        for (at, name) in RESERVES.iter().enumerate() {
-            let (path, content) = (self.path.join(name), if at == 0 { &[0x20; RESERVE][..] } else { &[] });
-            if !path.exists() {
-                let _ = fsio::replace(&path, content, Durability::Instant);
-            }
-        }
-    }
-
-    /// Does what is to free a full disk: if it fails for want of room on one, again with a part of that given up, as long as there is one. What is not
-    /// needed now is there for the next.
-    pub(crate) fn with_reserve<T>(&self, run: impl Fn() -> Result<T>) -> Result<T> {
-        let give_up = || {
-            let takes_no_file = rustix::fs::statvfs(&self.path).is_ok_and(|on| on.f_files > 0 && on.f_favail == 0);
-            let (bytes, files) = RESERVES.split_at(1);
-            let (first, then) = if takes_no_file { (files, bytes) } else { (bytes, files) };
-            first.iter().chain(then).any(|name| fs::remove_file(self.path.join(name)).is_ok())
-        };
-        for _ in RESERVES {
-            match run() {
-                Err(error) if lacks_room(&error) && give_up() => {}
-                done => return done,
-            }
-        }
-        run()
-    }
-
     /// Where something of this one is now that was at `path` when this was at another place; `part` is the beginning of where it is in here. None if it
     /// is where it was, or nothing of it is here.
     pub(crate) fn brought_along(&self, path: &Path, part: &Path) -> Option<PathBuf> {
@@ -281,12 +252,6 @@ impl Home {
     pub(crate) fn workspace(&self, id: &str) -> PathBuf {
         self.path.join("workspaces").join(id)
     }
-}
-
-/// Whether a disk had no room. Memory and descriptors are used up without that, and no file that goes gives any back.
-pub(crate) fn lacks_room(error: &Error) -> bool {
-    let others = [Errno::NOMEM, Errno::NFILE, Errno::MFILE].map(Errno::raw_os_error);
-    error.kind == ErrorKind::ResourceExhausted && !error.errno.is_some_and(|errno| others.contains(&errno))
 }
 
 /// Where the one is that the `$AH_HOME` at `path` was copied from: another one of its key, where it says that it was, and which says so itself; or
@@ -400,8 +365,7 @@ fn unusable(called: &str, error: Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::Home;
-    use ah_plugin_api::{Error, ErrorKind};
-    use rustix::io::Errno;
+    use ah_plugin_api::ErrorKind;
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::fs::symlink;
     use std::path::Path;
@@ -543,20 +507,6 @@ mod tests {
         std::fs::rename(at("moved"), at("again")).unwrap();
         open(&at("moved")).unwrap();
         assert!(!is_copy("again") && !is_copy("moved"));
-    }
-
-    #[test]
-    fn what_is_kept_for_a_full_disk_is_given_up_for_that_alone() {
-        let dir = tempfile::tempdir().unwrap();
-        let home = open(&dir.path().join("home")).unwrap();
-        home.keep_reserve();
-        let left = |errno: Errno| {
-            let fails = || Err::<(), _>(Error::from_io("cannot remove", &errno.into()));
-            assert_eq!(home.with_reserve(fails).unwrap_err().kind, ErrorKind::ResourceExhausted);
-            super::RESERVES.iter().filter(|name| home.join(name).exists()).count()
-        };
-        assert_eq!([Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(left), [8; 3]);
-        assert_eq!(left(Errno::NOSPC), 0);
     }
 
     #[test]

@@ -176,6 +176,7 @@ impl Engine {
         }
         config.of_what_is_kept().into_iter().for_each(|notice| self.notify(notice));
         self.tell_of_own_state(&status);
+        self.tell_of_full_disk();
         self.tell_of_unreadable()?;
         Ok(status)
     }
@@ -218,6 +219,17 @@ impl Engine {
 }
 
 impl Engine {
+    /// Where hardly anything can be written to `$AH_HOME`: what hooks could not keep is perhaps told nowhere.
+    fn tell_of_full_disk(&self) {
+        if let Some(error) = self.home().full() {
+            let home = text::shell(self.home().path().as_os_str());
+            let message = format!("{}: snapshots and agents' moments are kept in part at best", told(&error));
+            self.notify(Notice::new(NoticeKind::Other, message).with_hint(format!(
+                "free some space there (`df -h {home}`, `df -i {home}`); `ah agent fs prune` and `ah agent fs gc` work on a full disk"
+            )));
+        }
+    }
+
     /// Where `$AH_HOME` lies in a workspace whose provider captures everything: then it is captured with it, again and again.
     fn tell_of_own_state(&self, status: &Status) {
         let captures_all = |name: &ProviderName| {

@@ -316,3 +316,68 @@ fn a_session_whose_index_is_lost_is_found_again() {
     assert_eq!(moments.len(), 2);
     assert_eq!(moments[0]["session"], moments[1]["session"]);
 }
+
+/// Takes what room the disk of the state has, also that in the last block of a timeline.
+fn fill(world: &World) {
+    for session in fs::read_dir(folder(world).join("sessions")).unwrap() {
+        let mut timeline =
+            fs::File::options().append(true).open(session.unwrap().path().join("timeline.jsonl")).unwrap();
+        // Blank lines count for nothing.
+        let more = timeline.metadata().unwrap().len().next_multiple_of(4096) - timeline.metadata().unwrap().len();
+        timeline.write_all(&vec![b'\n'; usize::try_from(more).unwrap()]).unwrap();
+    }
+    let mut filler = fs::File::create(world.path("state/filler")).unwrap();
+    for size in [1 << 16, 1 << 12, 1] {
+        while filler.write_all(&vec![1; size]).is_ok() {}
+    }
+}
+
+#[test]
+fn a_full_disk_has_room_for_the_first_failure_and_is_said_to_be_full() {
+    if !is_root() {
+        return skip("needs root, to mount");
+    }
+    for begun in [true, false] {
+        let world = World::new();
+        let size = Some("size=4m,mode=700");
+        let state = world.path("state");
+        nix::mount::mount(Some("tmpfs"), &state, Some("tmpfs"), nix::mount::MsFlags::empty(), size).unwrap();
+        world.use_git();
+        world.write("f", "one");
+        world.fs(["snapshot"]);
+        world.wait_for_background();
+        let told = |words: &[&str]| {
+            let ran = world.run(words);
+            assert_eq!(ran.code, 0, "{ran:?}");
+            ran.stderr.contains("the disk of AH_HOME")
+                && ran.stderr.contains("agents' moments are kept in part at best")
+        };
+        let agent = Agent::claude(&world, "s1");
+        if begun {
+            agent.start();
+            agent.prompt("go");
+            settled(&world);
+            world.wait_for_background();
+        }
+        assert!(!told(&["--color", "never"]) && !told(&["agent", "fs", "status"]));
+        fill(&world);
+        if !begun {
+            agent.start();
+        }
+        let id = agent.before_without_rest("Bash");
+        fs::remove_file(world.root().join("f")).unwrap();
+        agent.after("Bash", &id);
+        agent.stop();
+        assert!(told(&["--color", "never"]) && told(&["agent", "fs", "status"]));
+        // Where no timeline can take it, what is in the log is told.
+        let timeline = world.json("timeline", &["timeline"]);
+        let failed = timeline["events"].as_array().unwrap().iter().find(|event| event["type"] == "hook-failed");
+        let bare = world.run(["--color", "never"]).stderr;
+        match begun {
+            true => assert!(text(failed.unwrap(), "reason").contains("No space left"), "{timeline:#}"),
+            false => assert!(failed.is_none() && bare.contains("nothing was kept of that"), "{bare}"),
+        }
+        fs::remove_file(world.path("state/filler")).unwrap();
+        assert!(!told(&["--color", "never"]) && !told(&["agent", "fs", "status"]));
+    }
+}

@@ -95,7 +95,8 @@ impl Engine {
             };
             let event = EventBody::HookFailed { agent: agent.to_owned(), event: name.clone(), reason: told(error) };
             // Who has waited for another process in vain does not wait for it again.
-            let appended = (!is_busy(error)).then(|| workspace.append(&session, event.clone(), Durability::Instant));
+            let append = || workspace.append(&session, event.clone(), Durability::Instant);
+            let appended = (!is_busy(error)).then(|| self.home().with_hooks_reserve(append));
             match appended {
                 Some(Ok(_)) => Some(()),
                 Some(Err(error)) if !is_busy(&error) => None,

@@ -2,11 +2,11 @@
 
 use std::fs::DirBuilder;
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use ah_agents::Agent;
-use ah_plugin_api::{Result, Timestamp};
+use ah_plugin_api::{Error, Result, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::Engine;
@@ -96,7 +96,7 @@ impl Engine {
     pub(super) fn log_unkept(&self, call: &UnkeptCall) {
         let folder = self.home().join("logs");
         let [file, former] = NAMES.map(|name| folder.join(name));
-        let write = || -> std::io::Result<()> {
+        let run = || -> std::io::Result<()> {
             // In `$AH_HOME` as it is: one that was removed meanwhile is not made again for this.
             match DirBuilder::new().mode(fsio::DIR_MODE).create(&folder) {
                 Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(e),
@@ -106,11 +106,20 @@ impl Engine {
                 std::fs::rename(&file, &former)?;
             }
             let mut options = std::fs::OpenOptions::new();
-            options.append(true).create(true).mode(fsio::FILE_MODE).custom_flags(fsio::NOFOLLOW_NONBLOCK);
-            let mut line = serde_json::to_vec(call)?;
+            options.read(true).append(true).create(true).mode(fsio::FILE_MODE).custom_flags(fsio::NOFOLLOW_NONBLOCK);
+            let mut file = options.open(&file)?;
+            let (mut line, mut last) = (Vec::new(), [b'\n']);
+            // Of a line for which there was no room, a part may be there.
+            if let Some(end) = file.metadata()?.len().checked_sub(1) {
+                file.read_at(&mut last, end)?;
+            }
+            line.extend(last.into_iter().filter(|byte| *byte != b'\n').map(|_| b'\n'));
+            serde_json::to_writer(&mut line, call)?;
             line.push(b'\n');
-            options.open(&file)?.write_all(&line)
+            file.write_all(&line)
         };
-        let _ = write();
+        // A full disk has room for the first of them.
+        let write = || run().map_err(|e| Error::from_io("cannot write down that a call was not kept", &e));
+        let _ = self.home().with_hooks_reserve(write);
     }
 }

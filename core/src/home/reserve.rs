@@ -1,0 +1,94 @@
+//! What is kept in `$AH_HOME` to be given up when its disk is full: room for removals and gc, and for what a hook has to say.
+
+use std::fs;
+use std::io::Write;
+
+use ah_plugin_api::{Durability, Error, ErrorKind, Result};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::Home;
+use crate::fsio;
+
+/// The files that are given up on a full disk. Those after the first are empty, for one that takes no more files.
+const RESERVES: [&str; 8] =
+    ["reserve", "reserve-2", "reserve-3", "reserve-4", "reserve-5", "reserve-6", "reserve-7", "reserve-8"];
+/// Bytes of the first: a few blocks, for a few lines and small files.
+const RESERVE: usize = 64 << 10;
+static SPACES: [u8; RESERVE] = [0x20; RESERVE];
+/// Given up, once, for what a hook has to say on a full disk: a line of the timeline, or the log and its folder. Bytes.
+const HOOKS_RESERVE: (&str, usize) = ("reserve-hooks", 16 << 10);
+
+impl Home {
+    /// Keeps room for removals, gc and what a hook has to say, should the disk be full then. Best effort.
+    pub(crate) fn keep_reserve(&self) {
+        let sizes = std::iter::once(RESERVE).chain(std::iter::repeat(0));
+        for (name, size) in RESERVES.into_iter().zip(sizes).chain([HOOKS_RESERVE]) {
+            let path = self.path.join(name);
+            if !path.exists() {
+                let _ = fsio::replace(&path, &SPACES[..size], Durability::Instant);
+            }
+        }
+    }
+
+    /// Writes down what a hook has to say: if there is no room for it, again with what is kept for that given up.
+    pub(crate) fn with_hooks_reserve<T>(&self, run: impl Fn() -> Result<T>) -> Result<T> {
+        match run() {
+            Err(error) if lacks_room(&error) && fs::remove_file(self.path.join(HOOKS_RESERVE.0)).is_ok() => run(),
+            done => done,
+        }
+    }
+
+    /// Why hardly more than what is kept for it can be written on its disk, where that is full; none also where that cannot be tried.
+    pub(crate) fn full(&self) -> Option<Error> {
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let trial = || fs::File::from(rustix::fs::open(&self.path, flags, Mode::RUSR)?).write_all(&SPACES);
+        let error = Error::from_io(format!("the disk of AH_HOME ({}) is full", self.path.display()), &trial().err()?);
+        lacks_room(&error).then_some(error)
+    }
+
+    /// Does what is to free a full disk: if it fails for want of room on one, again with a part of that given up, as long as there is one. What is not
+    /// needed now is there for the next.
+    pub(crate) fn with_reserve<T>(&self, run: impl Fn() -> Result<T>) -> Result<T> {
+        let give_up = || {
+            let takes_no_file = rustix::fs::statvfs(&self.path).is_ok_and(|on| on.f_files > 0 && on.f_favail == 0);
+            let (bytes, files) = RESERVES.split_at(1);
+            let (first, then) = if takes_no_file { (files, bytes) } else { (bytes, files) };
+            first.iter().chain(then).any(|name| fs::remove_file(self.path.join(name)).is_ok())
+        };
+        for _ in RESERVES {
+            match run() {
+                Err(error) if lacks_room(&error) && give_up() => {}
+                done => return done,
+            }
+        }
+        run()
+    }
+}
+
+/// Whether a disk had no room. Memory and descriptors are used up without that, and no file that goes gives any back.
+pub(crate) fn lacks_room(error: &Error) -> bool {
+    let others = [Errno::NOMEM, Errno::NFILE, Errno::MFILE].map(Errno::raw_os_error);
+    error.kind == ErrorKind::ResourceExhausted && !error.errno.is_some_and(|errno| others.contains(&errno))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_for_a_full_disk_is_given_up_for_that_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::open(&dir.path().join("home"), None).unwrap();
+        home.keep_reserve();
+        let left = |errno: Errno| {
+            let fails = || Err::<(), _>(Error::from_io("cannot remove", &errno.into()));
+            assert_eq!(home.with_reserve(fails).unwrap_err().kind, ErrorKind::ResourceExhausted);
+            assert_eq!(home.with_hooks_reserve(fails).unwrap_err().kind, ErrorKind::ResourceExhausted);
+            let is_there = |name: &&str| home.join(name).exists();
+            (RESERVES.iter().filter(|name| is_there(name)).count(), is_there(&HOOKS_RESERVE.0))
+        };
+        assert_eq!([Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(left), [(8, true); 3]);
+        assert_eq!(left(Errno::NOSPC), (0, false));
+    }
+}

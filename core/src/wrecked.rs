@@ -5,7 +5,7 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use ah_plugin_api::{Dir, EntryKind, RelPath, RepositoryState, SnapshotId};
+use ah_plugin_api::{Capability, Dir, EntryKind, RelPath, RepositoryState, SnapshotId};
 use ah_rules::GitDir;
 use rustix::io::Errno;
 
@@ -15,7 +15,7 @@ use crate::record::SnapshotKind;
 use crate::restore::at::Tree;
 use crate::state::State;
 use crate::text;
-use crate::workspace::Workspace;
+use crate::workspace::{Served, Workspace};
 
 /// `HEAD` leads to another reference, and that to another, at most so often.
 const DEPTH: usize = 5;
@@ -51,15 +51,21 @@ impl Wreck {
         }
     }
 
-    /// How it comes back as a snapshot knows it.
-    pub(crate) fn way_back(self, root: &Path, id: &SnapshotId) -> String {
+    /// How it comes back as a snapshot knows it, which may hold it `whole`.
+    pub(crate) fn way_back(self, root: &Path, id: &SnapshotId, whole: bool) -> String {
         let root = text::shell(root.as_os_str());
         let first = match self {
             Self::Gone => "",
             Self::Broken(_) => "move that `.git` out of the workspace, then ",
         };
+        let as_it_was = match whole {
+            true => "whole, as it was",
+            false => {
+                "HEAD, branches, tags and index as they were; no settings, remotes, hooks, stash, linked work trees and repositories of submodules"
+            }
+        };
         format!(
-            "{first}`b=$(ah -C {root} agent fs branch {id}) && cp -aT \"$b\"/.git {root}/.git && ah -C {root} agent fs rm \"$b\"` makes a branch of that moment, takes its repository (HEAD, branches, tags and index as they were; no settings and remotes), and removes it again"
+            "{first}`b=$(ah -C {root} agent fs branch {id}) && cp -aT \"$b\"/.git {root}/.git && ah -C {root} agent fs rm \"$b\"` makes a branch of that moment, takes its repository ({as_it_was}), and removes it again"
         )
     }
 }
@@ -118,6 +124,11 @@ fn has_nothing_of(common: Tree<'_>, id: &str) -> bool {
     gone(&format!("objects/{folder}/{name}")) && gone("objects/info/alternates") && packs()
 }
 
+/// Whether snapshots have what is in a `.git`, too.
+pub(crate) fn holds_repositories(served: &Served) -> bool {
+    !served.can(Capability::AppliesPolicy)
+}
+
 impl Workspace {
     /// Tells of a repository that a snapshot knows and that is none any more; of one that is gone not once somebody took a snapshot without it.
     pub(crate) fn tell_of_wreck(&self, state: &State, workspace: &Dir) {
@@ -132,7 +143,8 @@ impl Workspace {
         });
         if let Some(snapshot) = known.flatten() {
             let notice = Notice::new(NoticeKind::Other, wreck.told());
-            self.engine.notify(notice.with_hint(wreck.way_back(&self.root, &snapshot.id)));
+            let whole = self.serve(&snapshot.provider).is_ok_and(|served| holds_repositories(&served));
+            self.engine.notify(notice.with_hint(wreck.way_back(&self.root, &snapshot.id, whole)));
         }
     }
 }

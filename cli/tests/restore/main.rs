@@ -11,6 +11,7 @@ mod damage;
 mod disks;
 mod exec;
 mod interrupted;
+mod repository;
 #[path = "../support/mod.rs"]
 mod support;
 mod together;

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{Ran, User, World, ah, is_root, skip};
+use crate::support::{Ran, User, World, is_root, skip};
 
 /// `ah agent fs …` under strace, which tampers with a system call; none (and a message) if the tests may not. The process that
 /// is started is `ah` itself, not strace.
@@ -404,64 +404,6 @@ fn what_could_not_be_put_back_is_not_counted() {
     assert_eq!((count("changes"), count("failed")), (4, 1), "{report}");
     world.fs(["restore", "first"]);
     assert_eq!(olds(&world), 5);
-}
-
-#[test]
-fn a_repository_that_is_gone_is_said() {
-    World::each(|world| {
-        let git = |arguments: &[&str]| {
-            let mut git = Command::new("git");
-            let commit = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "safe.directory=*"];
-            assert!(git.args(commit).args(arguments).current_dir(world.root()).status().unwrap().success());
-        };
-        git(&["init", "--quiet"]);
-        world.write("f", "1");
-        git(&["add", "f"]);
-        git(&["commit", "--quiet", "--message=one"]);
-        world.fs(["snapshot", "-m", "s"]);
-        if world.can("applies-policy") {
-            assert!(world.run(["agent", "fs", "cat", "s", ".git/HEAD"]).stderr.contains("makes a repository"));
-        }
-        assert!(!world.run(["agent", "fs", "restore", "s"]).stderr.contains(".git"));
-        fs::remove_dir_all(world.root().join(".git")).unwrap();
-        let ran = world.run(["agent", "fs", "restore", "s"]);
-        assert_eq!(ran.code, 0, "{ran:?}");
-        assert!(ran.stderr.contains("the repository (.git) that was here is gone"), "{ran:?}");
-        assert!(world.run(["--color", "never"]).stderr.contains("the repository (.git) that was here is gone"));
-        // What is printed brings it back, typed as it stands, and leaves nothing else.
-        let line = ran.stderr.split('`').find(|text| text.starts_with("b=$(ah ")).unwrap();
-        let typed = world.command(["-c", line]);
-        let words = std::iter::once(typed.get_program()).chain(typed.get_args());
-        let mut words = words.map(|word| if word == ah().as_os_str() { "sh".as_ref() } else { word });
-        let mut shell = Command::new(words.next().unwrap());
-        shell.args(words).current_dir(world.root()).env_clear();
-        shell.envs(typed.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        shell.env("PATH", format!("{}:/usr/bin:/bin", ah().parent().unwrap().display()));
-        let ran = Ran::of(&mut shell);
-        assert_eq!(ran.code, 0, "{line}: {ran:?}");
-        assert_eq!(world.json("branches", &["agent", "fs", "branches"])["branches"], serde_json::json!([]));
-        git(&["diff", "--cached", "--quiet", "HEAD"]);
-        let ran = world.run(["agent", "fs", "restore", "s"]);
-        assert!(ran.code == 0 && !ran.stderr.contains(".git"), "{ran:?}");
-        assert!(!world.run(["--color", "never"]).stderr.contains(".git"));
-        // One that was wrecked is none either, whatever is left of it.
-        for part in ["refs", "objects", "HEAD"] {
-            let (path, aside) = (world.root().join(".git").join(part), world.root().join(".git/aside"));
-            fs::rename(&path, &aside).unwrap();
-            let ran = world.run(["agent", "fs", "restore", "s"]);
-            assert!(
-                ran.code == 0 && ran.stderr.contains(&format!("broken, and Git does not open it: it has no {part}"))
-            );
-            assert!(ran.stderr.contains("move that `.git` out of the workspace, then `b=$(ah -C "), "{ran:?}");
-            let bare = world.run(["--color", "never"]);
-            assert!(bare.code == 0 && bare.stderr.contains(&format!("it has no {part}")), "{bare:?}");
-            fs::rename(&aside, &path).unwrap();
-        }
-        // Who takes a snapshot without one means that.
-        fs::remove_dir_all(world.root().join(".git")).unwrap();
-        world.fs(["snapshot"]);
-        assert!(!world.run(["--color", "never"]).stderr.contains(".git"));
-    });
 }
 
 #[test]

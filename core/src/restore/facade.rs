@@ -338,7 +338,7 @@ impl Workspace {
             Ok(then.is_some_and(|then| then.kind == EntryKind::Dir && then.mode == now.mode))
         };
         let open = if job.dry_run { Vec::new() } else { left_open(&tree, &job.taken_over, stays)? };
-        notes.extend(head_note(&target, &safety, &workspace, &self.root));
+        notes.extend(head_note((&target, &served), &safety, &workspace, &self.root));
         let below = match &planned {
             Ok(plan) => self.changed_below(&job.scope, &safety, plan)?,
             Err(_) => Vec::new(),

@@ -18,7 +18,8 @@ use crate::seek::is_there;
 use crate::settings::Settings;
 use crate::text;
 use crate::timeline::{Event, EventBody};
-use crate::wrecked::Wreck;
+use crate::workspace::Served;
+use crate::wrecked::{Wreck, holds_repositories};
 
 /// So many conflicts are named in an error; a dry run lists all.
 const NAMED: usize = 20;
@@ -160,13 +161,18 @@ pub(super) fn came_hidden(path: RelPath, to_be: bool) -> LeftAlone {
 }
 
 /// Restore does not touch repositories; whoever expects it to bring one back, or to move HEAD, should hear so.
-pub(super) fn head_note(target: &Snapshot, safety: &Snapshot, workspace: &Dir, root: &Path) -> Vec<String> {
+pub(super) fn head_note(
+    (target, served): (&Snapshot, &Served),
+    safety: &Snapshot,
+    workspace: &Dir,
+    root: &Path,
+) -> Vec<String> {
     let Some(then) = &target.repository else { return Vec::new() };
     if let Some(wreck) = Wreck::of(workspace) {
         let told = format!("{}; restore leaves repositories alone", wreck.told());
         // That moment's may have been none either.
         return match wreck == Wreck::Gone || then.head.is_some() {
-            true => vec![format!("{told}: {}", wreck.way_back(root, &target.id))],
+            true => vec![format!("{told}: {}", wreck.way_back(root, &target.id, holds_repositories(served)))],
             false => vec![told],
         };
     }

@@ -1,0 +1,91 @@
+//! The repository of a workspace, and those in it, that are gone or broken: no restore puts one back, and what is said does.
+
+use std::fs;
+use std::process::Command;
+
+use crate::support::bench::Bench;
+use crate::support::{Ran, User, World, ah};
+
+/// What a hint quotes that begins so.
+fn quoted<'a>(ran: &'a Ran, begin: &str) -> &'a str {
+    ran.stderr.split('`').find(|text| text.starts_with(begin)).unwrap_or_else(|| panic!("no {begin} in {ran:?}"))
+}
+
+/// Does what a line says, as the user types it.
+fn typed(world: &World, line: &str) {
+    let typed = world.command(["-c", line]);
+    let words = std::iter::once(typed.get_program()).chain(typed.get_args());
+    let mut words = words.map(|word| if word == ah().as_os_str() { "sh".as_ref() } else { word });
+    let mut shell = Command::new(words.next().unwrap());
+    shell.args(words).current_dir(world.root()).env_clear();
+    shell.envs(typed.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell.env("PATH", format!("{}:/usr/bin:/bin", ah().parent().unwrap().display()));
+    let ran = Ran::of(&mut shell);
+    assert_eq!(ran.code, 0, "{line}: {ran:?}");
+}
+
+#[test]
+fn a_repository_that_is_gone_is_said() {
+    World::each(|world| {
+        let git = |arguments: &[&str]| {
+            let mut git = Command::new("git");
+            let commit = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "safe.directory=*"];
+            assert!(git.args(commit).args(arguments).current_dir(world.root()).status().unwrap().success());
+        };
+        git(&["init", "--quiet"]);
+        world.write("f", "1");
+        git(&["add", "f"]);
+        git(&["commit", "--quiet", "--message=one"]);
+        world.fs(["snapshot", "-m", "s"]);
+        if world.can("applies-policy") {
+            assert!(world.run(["agent", "fs", "cat", "s", ".git/HEAD"]).stderr.contains("makes a repository"));
+        }
+        assert!(!world.run(["agent", "fs", "restore", "s"]).stderr.contains(".git"));
+        fs::remove_dir_all(world.root().join(".git")).unwrap();
+        let ran = world.run(["agent", "fs", "restore", "s"]);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        assert!(ran.stderr.contains("the repository (.git) that was here is gone"), "{ran:?}");
+        assert!(world.run(["--color", "never"]).stderr.contains("the repository (.git) that was here is gone"));
+        // Whether it comes back whole depends on what snapshots hold.
+        assert_eq!(ran.stderr.contains("no settings, remotes"), world.can("applies-policy"), "{ran:?}");
+        assert_eq!(ran.stderr.contains("whole, as it was"), !world.can("applies-policy"), "{ran:?}");
+        // What is printed brings it back, typed as it stands, and leaves nothing else.
+        let line = quoted(&ran, "b=$(ah ");
+        typed(world, line);
+        assert_eq!(world.json("branches", &["agent", "fs", "branches"])["branches"], serde_json::json!([]));
+        git(&["diff", "--cached", "--quiet", "HEAD"]);
+        let ran = world.run(["agent", "fs", "restore", "s"]);
+        assert!(ran.code == 0 && !ran.stderr.contains(".git"), "{ran:?}");
+        assert!(!world.run(["--color", "never"]).stderr.contains(".git"));
+        // One that was wrecked is none either, whatever is left of it.
+        for part in ["refs", "objects", "HEAD"] {
+            let (path, aside) = (world.root().join(".git").join(part), world.root().join(".git/aside"));
+            fs::rename(&path, &aside).unwrap();
+            let ran = world.run(["agent", "fs", "restore", "s"]);
+            assert!(
+                ran.code == 0 && ran.stderr.contains(&format!("broken, and Git does not open it: it has no {part}"))
+            );
+            assert!(ran.stderr.contains("move that `.git` out of the workspace, then `b=$(ah -C "), "{ran:?}");
+            let bare = world.run(["--color", "never"]);
+            assert!(bare.code == 0 && bare.stderr.contains(&format!("it has no {part}")), "{bare:?}");
+            fs::rename(&aside, &path).unwrap();
+        }
+        // Who takes a snapshot without one means that.
+        fs::remove_dir_all(world.root().join(".git")).unwrap();
+        world.fs(["snapshot"]);
+        assert!(!world.run(["--color", "never"]).stderr.contains(".git"));
+    });
+}
+
+#[test]
+fn where_snapshots_hold_all_of_it_a_repository_comes_back_whole() {
+    let bench = Bench::new(User::Me);
+    let branch = bench.branch("b");
+    bench.sh(&format!("cd {} && git init --quiet && git config alias.own status", branch.display()));
+    bench.at(&branch, &["snapshot", "-m", "s"]);
+    bench.sh(&format!("rm -r {}/.git", branch.display()));
+    let ran = bench.ran(&branch, &["restore", "s"]);
+    assert!(ran.stderr.contains("whole, as it was") && !ran.stderr.contains("no settings"), "{ran:?}");
+    typed(&bench.0, quoted(&ran, "b=$(ah "));
+    assert_eq!(bench.sh(&format!("git -C {} config alias.own", branch.display())), "status");
+}

@@ -2,6 +2,8 @@
 //!
 //! Judged as Git does before it opens one: by `HEAD`, `objects` and `refs`, and by the commit that `HEAD` is on. What cannot be read is taken for whole.
 
+mod submodules;
+
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -16,6 +18,8 @@ use crate::restore::at::Tree;
 use crate::state::State;
 use crate::text;
 use crate::workspace::{Served, Workspace};
+
+pub(crate) use submodules::{Submodule, leads_nowhere};
 
 /// `HEAD` leads to another reference, and that to another, at most so often.
 const DEPTH: usize = 5;
@@ -51,8 +55,8 @@ impl Wreck {
         }
     }
 
-    /// How it comes back as a snapshot knows it, which may hold it `whole`.
-    pub(crate) fn way_back(self, root: &Path, id: &SnapshotId, whole: bool) -> String {
+    /// How it comes back to a `workspace` as a snapshot knows it, which may hold it `whole`.
+    pub(crate) fn way_back(self, (workspace, root): (&Dir, &Path), id: &SnapshotId, whole: bool) -> String {
         let root = text::shell(root.as_os_str());
         let first = match self {
             Self::Gone => "",
@@ -64,8 +68,14 @@ impl Wreck {
                 "HEAD, branches, tags and index as they were; no settings, remotes, hooks, stash, linked work trees and repositories of submodules"
             }
         };
+        let left: Vec<_> = if whole { Vec::new() } else { Submodule::broken(workspace) };
+        let left: Vec<String> = left.into_iter().map(|submodule| submodule.path.to_string()).collect();
+        let then = match left.is_empty() {
+            true => String::new(),
+            false => format!("; then `ah -C {root}` tells how those of these come back: {}", left.join(", ")),
+        };
         format!(
-            "{first}`b=$(ah -C {root} agent fs branch {id}) && cp -aT \"$b\"/.git {root}/.git && ah -C {root} agent fs rm \"$b\"` makes a branch of that moment, takes its repository ({as_it_was}), and removes it again"
+            "{first}`b=$(ah -C {root} agent fs branch {id}) && cp -aT \"$b\"/.git {root}/.git && ah -C {root} agent fs rm \"$b\"` makes a branch of that moment, takes its repository ({as_it_was}), and removes it again{then}"
         )
     }
 }
@@ -130,9 +140,15 @@ pub(crate) fn holds_repositories(served: &Served) -> bool {
 }
 
 impl Workspace {
-    /// Tells of a repository that a snapshot knows and that is none any more; of one that is gone not once somebody took a snapshot without it.
+    /// Tells of a repository that a snapshot knows and that is none any more, and of submodules that lost theirs; of one that is gone not once somebody took a snapshot without it.
     pub(crate) fn tell_of_wreck(&self, state: &State, workspace: &Dir) {
-        let Some(wreck) = Wreck::of(workspace) else { return };
+        let Some(wreck) = Wreck::of(workspace) else {
+            for submodule in Submodule::broken(workspace) {
+                let notice = Notice::new(NoticeKind::Other, submodule.told());
+                self.engine.notify(notice.with_hint(submodule.way_back(&self.root)));
+            }
+            return;
+        };
         let has_commit = |repository: &RepositoryState| repository.head.is_some();
         let known = state.snapshots.iter().rev().filter(|snapshot| snapshot.counts()).find_map(|snapshot| {
             match &snapshot.repository {
@@ -144,7 +160,7 @@ impl Workspace {
         if let Some(snapshot) = known.flatten() {
             let notice = Notice::new(NoticeKind::Other, wreck.told());
             let whole = self.serve(&snapshot.provider).is_ok_and(|served| holds_repositories(&served));
-            self.engine.notify(notice.with_hint(wreck.way_back(&self.root, &snapshot.id, whole)));
+            self.engine.notify(notice.with_hint(wreck.way_back((workspace, &self.root), &snapshot.id, whole)));
         }
     }
 }

@@ -89,3 +89,66 @@ fn where_snapshots_hold_all_of_it_a_repository_comes_back_whole() {
     typed(&bench.0, quoted(&ran, "b=$(ah "));
     assert_eq!(bench.sh(&format!("git -C {} config alias.own", branch.display())), "status");
 }
+
+#[test]
+fn a_submodule_whose_repository_is_gone_is_told_of_until_it_is_back() {
+    let world = World::on_git();
+    let git = |at: &str, arguments: &[&str]| {
+        let mut git = Command::new("git");
+        git.args(["-c", "user.name=a", "-c", "user.email=a@b", "-c", "protocol.file.allow=always"]).args(arguments);
+        assert!(git.current_dir(world.path(at)).status().unwrap().success(), "{arguments:?}");
+    };
+    fs::create_dir(world.path("lib")).unwrap();
+    fs::write(world.path("lib/f"), "of the submodule").unwrap();
+    fs::write(world.path("home/.gitconfig"), "[protocol \"file\"]\n\tallow = always\n").unwrap();
+    for at in ["lib", "w"] {
+        git(at, &["init", "--quiet"]);
+    }
+    git("lib", &["add", "."]);
+    git("lib", &["commit", "--quiet", "--message=one"]);
+    git("w", &["submodule", "--quiet", "add", world.path("lib").to_str().unwrap(), "deep/sub"]);
+    git("w", &["commit", "--quiet", "--message=one"]);
+    world.fs(["snapshot", "-m", "s"]);
+    let lost = "the .git of the submodule deep/sub leads to no repository";
+    let bare = || world.run(["--color", "never"]);
+    // Damaged, and the repository that it led to is there.
+    world.write("deep/sub/.git", "gitdir: ../../.git/m0dules/deep/sub\n");
+    world.write("deep/sub/f", "the user's");
+    for ran in [bare(), world.run(["agent", "fs", "restore", "s", "--", "deep/sub"])] {
+        assert!(ran.code == 0 && ran.stderr.contains(lost), "{ran:?}");
+        assert!(quoted(&ran, "echo 'gitdir: ../../.git/modules/deep/sub'").contains("/w/deep/sub/.git"), "{ran:?}");
+    }
+    assert!(!world.run(["agent", "fs", "restore", "s", "--dry-run", "--", ".gitmodules"]).stderr.contains(lost));
+    typed(&world, quoted(&bare(), "echo "));
+    git("w", &["diff", "--quiet", "HEAD"]);
+    assert!(!bare().stderr.contains(lost));
+    // Gone with that of the workspace.
+    fs::remove_dir_all(world.root().join(".git")).unwrap();
+    world.write("deep/sub/f", "the user's");
+    let ran = bare();
+    assert!(ran.stderr.contains("tells how those of these come back: deep/sub"), "{ran:?}");
+    typed(&world, quoted(&ran, "b=$(ah "));
+    assert!(!Command::new("git").arg("status").current_dir(world.root()).output().unwrap().status.success());
+    let ran = bare();
+    assert!(ran.stderr.contains(lost), "{ran:?}");
+    typed(&world, quoted(&ran, "mv -T "));
+    git("w", &["diff", "--quiet", "HEAD"]);
+    assert_eq!(world.read("deep/sub.was/f").as_deref(), Some("the user's"));
+    assert!(!bare().stderr.contains(".git"));
+}
+
+#[test]
+fn a_git_file_that_leads_nowhere_is_not_taken_for_what_the_snapshot_holds() {
+    let bench = Bench::new(User::Me);
+    let branch = bench.branch("b");
+    let in_branch = |line: &str| bench.sh(&format!("cd {} && {line}", branch.display()));
+    in_branch("git init --quiet && mkdir .git/modules && git init --quiet --separate-git-dir=.git/modules/sub sub");
+    bench.at(&branch, &["snapshot", "-m", "s"]);
+    in_branch("echo gitdir: ../.git/m0dules/sub > sub/.git");
+    let ran = bench.ran(&branch, &["restore", "s"]);
+    let lost = "sub/.git (it leads to no repository any more, and repositories are left alone: the snapshot holds it)";
+    assert!(ran.code == 4 && ran.stderr.contains(lost) && !ran.stderr.contains("already"), "{ran:?}");
+    typed(&bench.0, quoted(&ran, "v=$(ah "));
+    in_branch("git -C sub rev-parse --git-dir");
+    assert!(bench.at(&branch, &["restore", "s"]).is_empty());
+}

@@ -20,7 +20,7 @@ use super::safety::Saved;
 use super::scope::{Omissions, Scope, untouchable};
 use super::standing::sync_filesystem;
 use super::told::{
-    came_hidden, came_to_nothing, head_note, missing_notes, refusal, report, stopped, taken_back, wanted_back,
+    came_hidden, came_to_nothing, missing_notes, refusal, report, repository_notes, stopped, taken_back, wanted_back,
 };
 use super::{Ignores, LeftAlone, RestoreBegin, RestoreEnd, RestoreOptions, RestoreReport, UndoOptions, copies_out};
 use crate::background;
@@ -338,7 +338,8 @@ impl Workspace {
             Ok(then.is_some_and(|then| then.kind == EntryKind::Dir && then.mode == now.mode))
         };
         let open = if job.dry_run { Vec::new() } else { left_open(&tree, &job.taken_over, stays)? };
-        notes.extend(head_note((&target, &served), &safety, &workspace, &self.root));
+        let told = (job, planned.as_ref().ok());
+        notes.extend(repository_notes(told, (&target, &served), &safety, (&workspace, &self.root)));
         let below = match &planned {
             Ok(plan) => self.changed_below(&job.scope, &safety, plan)?,
             Err(_) => Vec::new(),

@@ -19,7 +19,7 @@ use crate::settings::Settings;
 use crate::text;
 use crate::timeline::{Event, EventBody};
 use crate::workspace::Served;
-use crate::wrecked::{Wreck, holds_repositories};
+use crate::wrecked::{Submodule, Wreck, holds_repositories};
 
 /// So many conflicts are named in an error; a dry run lists all.
 const NAMED: usize = 20;
@@ -160,19 +160,40 @@ pub(super) fn came_hidden(path: RelPath, to_be: bool) -> LeftAlone {
     LeftAlone { path, reason: reason.to_owned() }
 }
 
-/// Restore does not touch repositories; whoever expects it to bring one back, or to move HEAD, should hear so.
-pub(super) fn head_note(
+/// Restore does not touch repositories; whoever expects it to bring one back, or to move HEAD, should hear so. What the plan has of them is told with that.
+pub(super) fn repository_notes(
+    (job, plan): (&Job, Option<&Plan>),
     (target, served): (&Snapshot, &Served),
     safety: &Snapshot,
-    workspace: &Dir,
-    root: &Path,
+    (workspace, root): (&Dir, &Path),
+) -> Vec<String> {
+    let mut notes = head_note((target, served), safety, (workspace, root));
+    if Wreck::of(workspace).is_none() {
+        let told = |path: &RelPath| {
+            plan.is_some_and(|plan| plan.repositories.iter().any(|it| it.parent().as_ref() == Some(path)))
+        };
+        let broken = Submodule::broken(workspace).into_iter();
+        let untold = broken.filter(|submodule| job.scope.holds(&submodule.path) && !told(&submodule.path));
+        let note = |it: Submodule| format!("{}; restore leaves repositories alone: {}", it.told(), it.way_back(root));
+        notes.extend(untold.map(note));
+    }
+    notes
+}
+
+/// Of that at the top.
+fn head_note(
+    (target, served): (&Snapshot, &Served),
+    safety: &Snapshot,
+    (workspace, root): (&Dir, &Path),
 ) -> Vec<String> {
     let Some(then) = &target.repository else { return Vec::new() };
     if let Some(wreck) = Wreck::of(workspace) {
         let told = format!("{}; restore leaves repositories alone", wreck.told());
         // That moment's may have been none either.
         return match wreck == Wreck::Gone || then.head.is_some() {
-            true => vec![format!("{told}: {}", wreck.way_back(root, &target.id, holds_repositories(served)))],
+            true => {
+                vec![format!("{told}: {}", wreck.way_back((workspace, root), &target.id, holds_repositories(served)))]
+            }
             false => vec![told],
         };
     }

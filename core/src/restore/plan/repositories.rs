@@ -3,15 +3,17 @@
 //! Why they are not put back, though nothing would be overwritten: a restore that is killed half-way is finished by looking at what differs, and
 //! what differs in a `.git` is never looked at; and an undo would have to take away what has been committed to it since.
 
-use ah_plugin_api::{Change, RelPath};
+use ah_plugin_api::{Change, EntryKind, RelPath};
 use rustix::io::Errno;
 
 use super::Planner;
 use crate::restore::LeftAlone;
 use crate::restore::scope::untouchable;
+use crate::wrecked::leads_nowhere;
 
 impl Planner<'_> {
-    /// A difference in what is never touched. Of a repository that is there nothing is said, whatever differs in it; without its HEAD it is none.
+    /// A difference in what is never touched. Of a repository that is there nothing is said, whatever differs in it; without its HEAD it is none, and
+    /// a file that leads to none is none either.
     pub(super) fn untouched(&mut self, change: &Change) {
         let headless = change.path.file_name() == Some(b"HEAD");
         let path = &if headless { change.path.parent().unwrap_or_default() } else { change.path.clone() };
@@ -19,16 +21,19 @@ impl Planner<'_> {
         // Of the workspace's own who restores says more, if the snapshot tells of one.
         let told = above.is_root() && self.wish.target.repository.is_some();
         if path.file_name() != Some(b".git")
-            || change.before.is_some()
             || told
             || !self.wish.scope.holds(path)
             || untouchable(&above, self.ground.own_state)
-            || self.is_gone(path) == headless
-            || !self.is_gone(&change.path)
         {
             return;
         }
-        let is = if headless { "has no HEAD" } else { "is missing" };
+        let is_file = change.after.as_ref().is_some_and(|after| after.kind == EntryKind::File);
+        let is = match &change.before {
+            Some(_) if !headless && is_file && leads_nowhere(self.tree, &above) => "leads to no repository any more",
+            None if headless && !self.is_gone(path) && self.is_gone(&change.path) => "has no HEAD",
+            None if !headless && self.is_gone(path) => "is missing",
+            _ => return,
+        };
         let reason = format!("it {is}, and repositories are left alone: the snapshot holds it");
         self.plan.beyond.push(LeftAlone { path: path.clone(), reason });
         self.plan.repositories.push(path.clone());

@@ -32,16 +32,24 @@ pub(crate) fn snapshot(
     })?;
     let exists = || Error::new(ErrorKind::AlreadyExists, format!("there is a snapshot {} already", request.id));
     for other in identity.datasets.iter().filter(|known| known.name != mounted.dataset) {
-        if remove::exists(core, &names::snapshot(&other.name, &identity.key, &request.id)?)? {
-            return Err(exists());
+        match remove::exists(core, &names::snapshot(&other.name, &identity.key, &request.id)?) {
+            Ok(false) => {}
+            Ok(true) => return Err(exists()),
+            // Another pool is suspended, which is nothing to this one.
+            Err(error) if error.kind == ErrorKind::Unavailable => {}
+            Err(error) => return Err(error),
         }
     }
     let name = names::snapshot(&mounted.dataset, &identity.key, &request.id)?;
+    // A suspended pool says so here, at once: with pages to be written back it would hold whoever asks for that, unkillable, until somebody clears it.
+    remove::exists(core, &name)?;
+    cx.check_cancelled()?;
+    locate::written_out(workspace)?;
+    // Behind that, which may take seconds: what is recorded is of the snapshot's time.
     let mut record = Record::new(request, &mounted.dataset, located.rel.clone(), located.omitted.clone())?;
     record.snapshot.repository = Repository::standing(workspace);
     let properties = record.to_properties(&identity.key)?;
     cx.check_cancelled()?;
-    locate::written_out(workspace)?;
     let full = [name];
     let mut taken = core.snapshot(&full, &properties);
     if is_taken(&taken) && is_removed(&full[0])? {

@@ -352,9 +352,11 @@ impl Workspace {
     }
 }
 
-/// Whether `path` is part of a repository or of what `ah` keeps, or below: neither compared nor restored, whoever captured it.
+/// Whether `path` is part of a repository or of what `ah` keeps, a restore's included, or below: neither compared nor restored, whoever captured it.
 pub(crate) fn not_of_the_work(path: &RelPath, own_state: &[RelPath]) -> bool {
-    path.components().any(|name| name == b".git") || own_state.iter().any(|own| path.starts_with(own))
+    path.components().any(|name| name == b".git")
+        || path.components().next().is_some_and(ah_rules::is_staging)
+        || own_state.iter().any(|own| path.starts_with(own))
 }
 
 /// What is no difference, whoever captured it.
@@ -407,5 +409,22 @@ impl<'a> LeavesOut<'a> {
     fn top_of(&self, path: &RelPath) -> RelPath {
         let above = std::iter::successors(path.parent(), RelPath::parent);
         above.filter(|dir| self.skips(dir, EntryKind::Dir, 0)).last().unwrap_or_else(|| path.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn git_and_our_own_are_not_of_the_work() {
+        for out in [".git", ".git/config", "sub/.git", "sub/.git/HEAD", ".ah-restore-kkkkzzzzkkkk/0/1", "state/x"] {
+            assert!(not_of_the_work(&RelPath::new(out).unwrap(), &[RelPath::new("state").unwrap()]), "{out}");
+        }
+        for within in
+            [".gitignore", "git", "statement", "x.git/y", ".github/w", ".ah-restore-notes", ".ah-restore-kkkkzzzzkkkkk"]
+        {
+            assert!(!not_of_the_work(&RelPath::new(within).unwrap(), &[RelPath::new("state").unwrap()]), "{within}");
+        }
     }
 }

@@ -442,3 +442,20 @@ fn what_a_patch_leaves_out_is_named() {
         assert!(patch.stderr.contains("not in the patch: pipe") && patch.stderr.contains("not in the patch: empty"));
     });
 }
+
+#[test]
+fn what_a_restore_worked_in_is_no_difference() {
+    Bench::each(|bench| {
+        let branch = bench.branch("b");
+        let staging = branch.join(".ah-restore-kkkkzzzzkkkk");
+        bench.sh(&format!("mkdir -p {0}/0 && touch {0}/0/1", staging.display()));
+        bench.at(&branch, &["snapshot", "-m", "meanwhile"]);
+        bench.sh(&format!("rm -r {} && touch {}/new", staging.display(), branch.display()));
+        bench.at(&branch, &["snapshot", "-m", "then"]);
+        for words in [&["diff", "meanwhile", "--stat"][..], &["diff", "meanwhile", "then", "--stat"]] {
+            let told = bench.ran(&branch, words);
+            let all = format!("{}{}", told.stdout, told.stderr);
+            assert!(told.code < 2 && all.contains("new") && !all.contains(".ah-restore-"), "{words:?}: {told:?}");
+        }
+    });
+}

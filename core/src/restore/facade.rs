@@ -17,13 +17,14 @@ use super::journal::{Journal, Named, Unlocked};
 use super::plan::{Ground, Plan, Wish, plan};
 use super::read_back::read_back;
 use super::safety::Saved;
-use super::scope::{Omissions, Scope, untouchable};
+use super::scope::{Omissions, Scope};
 use super::standing::sync_filesystem;
 use super::told::{
     came_hidden, came_to_nothing, missing_notes, refusal, report, repository_notes, stopped, taken_back, wanted_back,
 };
 use super::{Ignores, LeftAlone, RestoreBegin, RestoreEnd, RestoreOptions, RestoreReport, UndoOptions, copies_out};
 use crate::background;
+use crate::diff::not_of_the_work;
 use crate::fsio;
 use crate::ids::{self, SessionName};
 use crate::lock::boot_id;
@@ -531,7 +532,7 @@ impl Workspace {
     /// What no restore touches is not asked for in vain without a word.
     fn reachable(&self, paths: &[RelPath], target: &SnapshotRecord) -> Result<()> {
         let own_state = self.policy()?.own_state;
-        let Some(path) = paths.iter().find(|path| untouchable(path, &own_state)) else { return Ok(()) };
+        let Some(path) = paths.iter().find(|path| not_of_the_work(path, &own_state)) else { return Ok(()) };
         let (repository, id) = (path.components().any(|name| name == b".git"), &target.id);
         let (served, scratch, cx) = (self.serve(&target.provider)?, self.mounts_dir()?, self.context());
         // Who captures everything has captured that, too.

@@ -10,8 +10,6 @@ use std::collections::HashMap;
 
 use ah_plugin_api::{Omission, OmitReason, RelPath, Snapshot};
 
-use crate::diff::not_of_the_work;
-
 pub(crate) use ah_rules::STAGING_PREFIX;
 
 /// Which paths a restore is about.
@@ -51,11 +49,6 @@ impl Scope {
     }
 }
 
-/// Whether `path` is out of reach for every restore.
-pub(crate) fn untouchable(path: &RelPath, own_state: &[RelPath]) -> bool {
-    not_of_the_work(path, own_state) || path.components().next().is_some_and(ah_rules::is_staging)
-}
-
 /// What a snapshot left out, to be asked by path.
 pub(crate) struct Omissions<'a>(HashMap<&'a [u8], &'a Omission>);
 
@@ -87,18 +80,6 @@ mod tests {
 
     fn path(text: &str) -> RelPath {
         RelPath::new(text).unwrap()
-    }
-
-    #[test]
-    fn git_and_our_own_are_out_of_reach() {
-        for out in [".git", ".git/config", "sub/.git", "sub/.git/HEAD", ".ah-restore-kkkkzzzzkkkk/0/1", "state/x"] {
-            assert!(untouchable(&path(out), &[path("state")]), "{out}");
-        }
-        for within in
-            [".gitignore", "git", "statement", "x.git/y", ".github/w", ".ah-restore-notes", ".ah-restore-kkkkzzzzkkkkk"]
-        {
-            assert!(!untouchable(&path(within), &[path("state")]), "{within}");
-        }
     }
 
     #[test]

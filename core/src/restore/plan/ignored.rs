@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use ah_plugin_api::{Change, Entry, EntryKind, OmitReason, RelPath, Result};
 
 use super::{Planner, Wish};
-use crate::restore::scope::{Scope, untouchable};
+use crate::diff::not_of_the_work;
+use crate::restore::scope::Scope;
 
 const RULES: &[u8] = b".gitignore";
 
@@ -53,7 +54,7 @@ impl Planner<'_> {
             .filter(|path| self.wish.scope.holds(path) && below_any(path, &going))
             .collect();
         while let Some(path) = look.pop() {
-            if untouchable(&path, self.ground.own_state) || self.kept_by_target.cover(&path).is_some() {
+            if not_of_the_work(&path, self.ground.own_state) || self.kept_by_target.cover(&path).is_some() {
                 continue;
             }
             if !held.contains(&path) {

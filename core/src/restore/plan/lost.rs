@@ -3,8 +3,8 @@
 use ah_plugin_api::{Change, EntryKind, ErrorKind, RelPath, Result};
 
 use super::Planner;
+use crate::diff::not_of_the_work;
 use crate::restore::LeftAlone;
-use crate::restore::scope::untouchable;
 
 const CHANGED_BELOW: &str = "it was changed below, and the snapshot of the present state does not hold it";
 
@@ -13,7 +13,7 @@ impl Planner<'_> {
     /// safety snapshot does not hold.
     pub(super) fn one_lost(&mut self, change: &Change, absent: bool) -> Result<()> {
         let path = &change.path;
-        if untouchable(path, self.ground.own_state) {
+        if not_of_the_work(path, self.ground.own_state) {
             self.untouched(change);
             return Ok(());
         }

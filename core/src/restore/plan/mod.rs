@@ -24,8 +24,9 @@ use rustix::io::Errno;
 
 use super::at::{Found, Tree};
 use super::doors::LeftOpen;
-use super::scope::{Omissions, Scope, untouchable};
+use super::scope::{Omissions, Scope};
 use super::{Ignores, LeftAlone};
+use crate::diff::not_of_the_work;
 use crate::walk::{self, Shelf, Source, same_contents};
 
 /// What is said of a path that a snapshot has, since all was captured, and does not give to who restores it.
@@ -257,7 +258,7 @@ struct Planner<'a> {
 impl<'a> Planner<'a> {
     fn one(&mut self, change: &Change) -> Result<()> {
         let path = &change.path;
-        if untouchable(path, self.ground.own_state) {
+        if not_of_the_work(path, self.ground.own_state) {
             self.untouched(change);
             return Ok(());
         }

@@ -7,8 +7,8 @@ use ah_plugin_api::{Change, EntryKind, RelPath};
 use rustix::io::Errno;
 
 use super::Planner;
+use crate::diff::not_of_the_work;
 use crate::restore::LeftAlone;
-use crate::restore::scope::untouchable;
 use crate::wrecked::leads_nowhere;
 
 impl Planner<'_> {
@@ -23,7 +23,7 @@ impl Planner<'_> {
         if path.file_name() != Some(b".git")
             || told
             || !self.wish.scope.holds(path)
-            || untouchable(&above, self.ground.own_state)
+            || not_of_the_work(&above, self.ground.own_state)
         {
             return;
         }

@@ -7,8 +7,9 @@ use std::collections::HashSet;
 use ah_plugin_api::{EntryKind, OmitReason, RelPath, Result};
 
 use super::Planner;
+use crate::diff::not_of_the_work;
 use crate::restore::LeftAlone;
-use crate::restore::scope::{Scope, untouchable};
+use crate::restore::scope::Scope;
 
 /// What is said of what its owner can open: then nothing of it is lost.
 pub(in crate::restore) const CLOSED: &str = "it is yours, and closed to you as well";
@@ -43,7 +44,7 @@ impl Planner<'_> {
             return;
         }
         if self.wish.scope.holds(path)
-            && !untouchable(path, self.ground.own_state)
+            && !not_of_the_work(path, self.ground.own_state)
             && !self.plan.left.iter().chain(&self.plan.conflicts).any(told)
         {
             let reason = "what is in it stays as it is: you may not look into it, now or in a snapshot";

@@ -1,11 +1,11 @@
 //! A workspace that was put behind AgentFS, and lost its directory: what of it is written off, and when.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::convert::{end, text};
-use crate::support::User;
 use crate::support::bench::Bench;
+use crate::support::User;
 
 #[test]
 fn a_workspace_that_lost_what_lay_behind_it_is_written_off() {
@@ -117,5 +117,72 @@ fn a_workspace_that_was_only_moved_is_not_written_off() {
         }
         moves(&moved, &above);
         is_whole();
+    });
+}
+
+/// A workspace with a snapshot by another provider, behind AgentFS since, with one more and something that no snapshot has; its service has ended.
+fn kept(bench: &Bench) -> PathBuf {
+    let root = bench.0.root();
+    bench.at(&root, &["snapshot", "-m", "before"]);
+    bench.at(&root, &["convert"]);
+    bench.sh(&format!("echo -n mine > {}/mine", root.display()));
+    bench.at(&root, &["snapshot", "-m", "since"]);
+    bench.sh(&format!("echo -n more > {}/more", root.display()));
+    end(bench);
+    let state = bench.0.path("state/workspaces");
+    let id = fs::read_dir(state).unwrap().next().unwrap().unwrap();
+    id.path().join("providers/agentfs")
+}
+
+/// All that was kept is there.
+fn is_whole(bench: &Bench) {
+    let root = bench.0.root();
+    assert_eq!(bench.at(&root, &["cat", "since", "mine"]), "mine");
+    assert_eq!(
+        (text(bench, "mine"), text(bench, "more"), text(bench, "f")),
+        ("mine".into(), "more".into(), "one".into())
+    );
+    let order = bench.ran(&root, &["gc"]);
+    assert!(order.code == 0 && !order.stderr.contains("does not have it any more"), "{order:?}");
+}
+
+/// Changes one byte of a file: a digit stays one.
+fn damage(file: &Path, at: usize) {
+    let mut bytes = fs::read(file).unwrap();
+    bytes[at] = if bytes[at] == b'0' { b'1' } else { b'0' };
+    fs::write(file, bytes).unwrap();
+}
+
+#[test]
+fn what_is_lost_of_a_home_is_told_by_what_is_kept_twice() {
+    Bench::each_plain(|bench| {
+        let home = kept(bench);
+        // A digit of the key; a copy there is; or none, as older programs made none.
+        for how in ["changed", "removed", "older"] {
+            match how {
+                "changed" => damage(&home.join("shelf"), 20),
+                "removed" => fs::remove_file(home.join("shelf")).unwrap(),
+                _ => {
+                    fs::remove_file(home.join("shelf.copy")).unwrap();
+                    damage(&home.join("shelf"), 20);
+                }
+            }
+            is_whole(bench);
+            end(bench);
+        }
+        // Where the directory is that lies behind, and that it does.
+        let lower = fs::read(home.join("lower")).unwrap();
+        for name in ["lower", "behind"] {
+            fs::remove_file(home.join(name)).unwrap();
+            is_whole(bench);
+            end(bench);
+            let last = fs::metadata(home.join(name)).unwrap().len() as usize - 1;
+            damage(&home.join(name), if name == "lower" { last } else { 0 });
+            is_whole(bench);
+            end(bench);
+        }
+        assert_eq!(fs::read(home.join("lower")).unwrap(), lower);
+        bench.at(&bench.0.root(), &["convert", "--back"]);
+        assert_eq!((text(bench, "more"), text(bench, "f")), ("more".into(), "one".into()));
     });
 }

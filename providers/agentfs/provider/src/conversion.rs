@@ -38,7 +38,8 @@ const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::
 
 fn read<T: serde::de::DeserializeOwned>(home: &Dir, name: &str) -> Result<Option<T>> {
     let bytes = home::read(home, name)?;
-    bytes.map(|bytes| wire::decode(&bytes).map_err(|e| Error { kind: ErrorKind::DataLoss, ..e })).transpose()
+    let damaged = |e: Error| home::damaged(home, name, "is damaged").with_cause(&e);
+    bytes.map(|bytes| wire::decode(&bytes).map_err(damaged)).transpose()
 }
 
 /// Whether a snapshot is what a copy is to be compared with.
@@ -83,6 +84,17 @@ impl Behind {
     pub(crate) fn at(&self) -> PathBuf {
         PathBuf::from(OsString::from_vec(self.at.clone()))
     }
+
+    /// Where what lies behind it is put.
+    pub(crate) fn beside(&self) -> Option<PathBuf> {
+        let at = self.at();
+        Some(path_beside(&at, &behind_of(at.file_name()?)))
+    }
+}
+
+/// What the directory is called that lies behind a workspace of that name.
+fn behind_of(name: &OsStr) -> OsString {
+    [OsStr::new(BEHIND), name].into_iter().collect()
 }
 
 /// What is under way.
@@ -105,6 +117,9 @@ pub(crate) struct Note {
     /// Who began it has told why it failed: it was not cut short.
     #[serde(default)]
     pub(crate) given_up: bool,
+    /// All is as it was, but for the branch, which is to go if it is there.
+    #[serde(default)]
+    pub(crate) undone: bool,
 }
 
 impl Note {
@@ -112,7 +127,12 @@ impl Note {
     pub(crate) fn new(back: bool, at: &Path, aside: &OsStr) -> Self {
         let bytes = |path: &OsStr| path.as_bytes().to_vec();
         let (at, aside) = (bytes(at.as_os_str()), bytes(aside));
-        Self { back, at, aside, made: None, own: None, before: None, given_up: false }
+        Self { back, at, aside, made: None, own: None, before: None, given_up: false, undone: false }
+    }
+
+    /// As it is once all was put back.
+    pub(crate) fn undone(self) -> Self {
+        Self { undone: true, ..self }
     }
 
     pub(crate) fn of(home: &Dir) -> Result<Option<Self>> {
@@ -221,7 +241,7 @@ impl Around {
 
     /// What the directory is called that lies behind.
     pub(crate) fn behind(&self) -> OsString {
-        [OsStr::new(BEHIND), &self.name].into_iter().collect()
+        behind_of(&self.name)
     }
 
     /// Makes a directory that nobody else can come to.

@@ -5,6 +5,7 @@
 //! | name | what |
 //! |---|---|
 //! | `shelf` | which snapshots are this store's; every store has one, a home or not |
+//! | `shelf.copy` | the same once more, and its checksum: it counts before the other, but older programs made none |
 //! | `tree/` | the store of `ah-agentfs` |
 //! | `lower` | the path of the directory that was branched |
 //! | `here` | the path of the home itself, and behind a NUL the one before that: a copy finds another home there |
@@ -12,25 +13,29 @@
 //! | `behind`, `converting`, `converting.lock` | of a workspace that was itself put behind AgentFS (`conversion`) |
 //! | `socket`, `service.lock`, `log` | the service's |
 //!
-//! A shelf is three lines: `agentfs shelf 1`, a random key, and the path of the home, which is empty for a home itself.
+//! A shelf is three lines: `agentfs shelf 1`, a random key, and the path of the home, which is empty for a home itself. In its copy a fourth one is the CRC-32 of
+//! these.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use ah_plugin_api::{Dir, Error, ErrorKind, Result};
+use ah_plugin_api::{Dir, Error, ErrorKind, Result, text};
 use ah_provider_directory::{Mounts, failed, look, unescape};
 use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 const SHELF: &str = "shelf";
+const COPY: &str = "shelf.copy";
 const HERE: &str = "here";
 /// The tree's name in a home.
 pub(crate) const TREE: &str = "tree";
 const FIRST_LINE: &str = "agentfs shelf 1";
 /// The beginning of a mount's source; behind it the home, `#`, and the number of the line.
 const SOURCE: &str = "agentfs:";
+/// How long the last line of a shelf's copy is.
+const CRC: usize = 9;
 /// Longer files of these kinds are not ours.
 const LONGEST: usize = 8192;
 
@@ -47,22 +52,63 @@ impl Shelf {
     /// That of a store; none if nothing was ever kept in it.
     ///
     /// # Errors
-    /// `DataLoss` if it cannot be read.
+    /// `DataLoss` if it is damaged, or not there though a tree is.
     pub(crate) fn of(store: &Dir) -> Result<Option<Self>> {
-        let Some(bytes) = read(store, SHELF)? else { return Ok(None) };
-        let damaged = || Error::new(ErrorKind::DataLoss, "what AgentFS noted of this store is damaged");
-        let mut lines = bytes.splitn(3, |&b| b == b'\n');
-        let (first, key, home) = (lines.next(), lines.next(), lines.next());
-        if first != Some(FIRST_LINE.as_bytes()) {
-            return Err(damaged());
+        if let Some(shelf) = Self::of_copy(store) {
+            return Ok(Some(shelf));
         }
-        let key = key.and_then(|key| std::str::from_utf8(key).ok()).filter(|key| is_key(key)).ok_or_else(damaged)?;
-        let home = home.and_then(|home| home.strip_suffix(b"\n")).ok_or_else(damaged)?;
+        match read(store, SHELF)? {
+            Some(bytes) => Self::parse(&bytes).map(Some).ok_or_else(|| damaged(store, SHELF, "is damaged")),
+            None if look(store, TREE.as_bytes()).is_ok() => Err(damaged(store, SHELF, "is not there")),
+            None => Ok(None),
+        }
+    }
+
+    /// What the copy says, as long as that is whole.
+    fn of_copy(store: &Dir) -> Option<Self> {
+        let bytes = read(store, COPY).ok()??;
+        let shelf = Self::parse(bytes.get(..bytes.len().checked_sub(CRC)?)?)?;
+        (shelf.summed() == bytes).then_some(shelf)
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let mut lines = bytes.strip_suffix(b"\n")?.splitn(3, |&b| b == b'\n');
+        let (first, key, home) = (lines.next()?, lines.next()?, lines.next()?);
+        let key = std::str::from_utf8(key).ok().filter(|key| is_key(key))?.to_owned();
         let home = (!home.is_empty()).then(|| PathBuf::from(OsString::from_vec(home.to_vec())));
-        if home.as_ref().is_some_and(|home| !home.is_absolute()) {
-            return Err(damaged());
+        let is_ours = first == FIRST_LINE.as_bytes() && home.as_ref().is_none_or(|home| home.is_absolute());
+        is_ours.then_some(Self { key, home })
+    }
+
+    fn text(&self) -> Vec<u8> {
+        let home = self.home.as_ref().map_or(b"".as_slice(), |home| home.as_os_str().as_bytes());
+        [FIRST_LINE.as_bytes(), b"\n", self.key.as_bytes(), b"\n", home, b"\n"].concat()
+    }
+
+    fn summed(&self) -> Vec<u8> {
+        let text = self.text();
+        let sum = format!("{:08x}\n", crc32fast::hash(&text));
+        [text, sum.into_bytes()].concat()
+    }
+
+    /// Writes it where it is not, or not as it should be: what is kept says that it is the one.
+    pub(crate) fn keep(&self, store: &Dir) -> Result<()> {
+        for (name, bytes) in [(SHELF, self.text()), (COPY, self.summed())] {
+            if !matches!(read(store, name), Ok(Some(there)) if there == bytes) {
+                write(store, name, &bytes, true)?;
+            }
         }
-        Ok(Some(Self { key: key.to_owned(), home }))
+        Ok(())
+    }
+
+    /// Which of its files are not as they should be, for a person. Older programs made no copy.
+    pub(crate) fn faults(store: &Dir) -> Vec<String> {
+        let copy = Self::of_copy(store);
+        let first = read(store, SHELF).ok().flatten().and_then(|bytes| Self::parse(&bytes));
+        let is_other = first.is_none() || copy.is_some() && first != copy;
+        let is_no_copy = copy.is_none() && !matches!(read(store, COPY), Ok(None));
+        let faults = [(SHELF, is_other), (COPY, is_no_copy)].into_iter().filter(|(_, is_fault)| *is_fault);
+        faults.map(|(name, _)| format!("{} is missing or damaged", store.path().join(name).display())).collect()
     }
 
     /// That of a store, made if there is none: for a tree in `home`, or one of its own.
@@ -74,8 +120,7 @@ impl Shelf {
             return shelf.fits(home);
         }
         let shelf = Self { key: random()?, home: home.map(Path::to_owned) };
-        let last = home.map_or(b"".as_slice(), |home| home.as_os_str().as_bytes());
-        if last.contains(&b'\n') {
+        if home.is_some_and(|home| home.as_os_str().as_bytes().contains(&b'\n')) {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 "AgentFS keeps nothing in a folder with a line break in its name",
@@ -84,8 +129,9 @@ impl Shelf {
         if home.is_none() {
             settle(store, &path_of(store)?)?;
         }
-        let text = [FIRST_LINE.as_bytes(), b"\n", shelf.key.as_bytes(), b"\n", last, b"\n"].concat();
-        if write(store, SHELF, &text, false)? {
+        if write(store, SHELF, &shelf.text(), false)? {
+            // Only who has made the one makes the other. Where that fails, it is made later.
+            let _ = shelf.keep(store);
             return Ok(shelf);
         }
         // Somebody else was quicker.
@@ -105,6 +151,15 @@ impl Shelf {
         Err(Error::new(ErrorKind::FailedPrecondition, message)
             .with_hint("ah agent fs snapshots shows them; `ah agent fs rm` them first"))
     }
+}
+
+/// What is said of a file in a store without which it is not known what is kept there.
+pub(crate) fn damaged(store: &Dir, name: &str, how: &str) -> Error {
+    let message = format!("{} {how}: what AgentFS keeps there is not to be had", store.path().join(name).display());
+    Error::new(ErrorKind::DataLoss, message).with_hint(format!(
+        "whether it can be mended says `ah-agentfsd --fsck {}`",
+        text::shell(store.path().as_os_str())
+    ))
 }
 
 fn is_key(text: &str) -> bool {
@@ -221,12 +276,32 @@ pub(crate) fn settle(home: &Dir, path: &Path) -> Result<()> {
     write(home, HERE, &bytes, true).map(drop)
 }
 
-/// Whether a folder is a home of this user's.
-pub(crate) fn is_home(path: &Path) -> bool {
-    let Ok(dir) = Dir::open(path) else { return false };
-    let mine = rustix::fs::fstat(&dir)
-        .is_ok_and(|stat| stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_mode & 0o022 == 0);
-    mine && matches!(Shelf::of(&dir), Ok(Some(Shelf { home: None, .. })))
+/// A home of this user's, opened.
+///
+/// # Errors
+/// `PermissionDenied` if it is none, or others may write in it; `DataLoss` if it cannot be told for sure, as its shelf is lost.
+pub(crate) fn own(path: &Path) -> Result<Dir> {
+    let dir = mine(path)?;
+    match Shelf::of(&dir)? {
+        Some(Shelf { home: None, .. }) => Ok(dir),
+        _ => Err(Error::new(ErrorKind::PermissionDenied, format!("{} is no home of AgentFS", path.display()))),
+    }
+}
+
+/// A folder that is this user's alone, whatever is in it.
+pub(crate) fn mine(path: &Path) -> Result<Dir> {
+    let dir = Dir::open(path)?;
+    let is_mine =
+        |stat: &rustix::fs::Stat| stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_mode & 0o022 == 0;
+    match rustix::fs::fstat(&dir).is_ok_and(|stat| is_mine(&stat)) {
+        true => Ok(dir),
+        false => Err(Error::new(ErrorKind::PermissionDenied, format!("{} is not yours alone", path.display()))),
+    }
+}
+
+/// Whether a folder is a home of this user's, be it a damaged one.
+fn is_home(path: &Path) -> bool {
+    own(path).map_or_else(|error| error.kind == ErrorKind::DataLoss, |_| true)
 }
 
 /// Which tree of which home is mounted.
@@ -324,8 +399,42 @@ mod tests {
         assert_eq!(Shelf::make(&store, None).unwrap(), shelf);
         assert_eq!(Shelf::of(&store).unwrap(), Some(shelf));
         assert_eq!(Shelf::make(&store, Some(Path::new("/x"))).unwrap_err().kind, ErrorKind::FailedPrecondition);
-        std::fs::write(temp.path().join(SHELF), "agentfs shelf 1\nshort\n\n").unwrap();
-        assert_eq!(Shelf::of(&store).unwrap_err().kind, ErrorKind::DataLoss);
+    }
+
+    #[test]
+    fn a_shelf_is_the_same_whichever_of_its_files_is_damaged_and_never_another() {
+        for home in [None, Some(Path::new("/a/home"))] {
+            let temp = tempfile::tempdir().unwrap();
+            let store = Dir::open(temp.path()).unwrap();
+            let shelf = Shelf::make(&store, home).unwrap();
+            let whole = [SHELF, COPY].map(|name| (name, std::fs::read(temp.path().join(name)).unwrap()));
+            for (name, bytes) in &whole {
+                let path = temp.path().join(name);
+                for bit in 0..bytes.len() * 8 {
+                    let mut other = bytes.clone();
+                    other[bit / 8] ^= 1 << (bit % 8);
+                    std::fs::write(&path, &other).unwrap();
+                    assert_eq!(Shelf::of(&store).unwrap(), Some(shelf.clone()), "bit {bit} of {name}");
+                }
+                std::fs::remove_file(&path).unwrap();
+                assert_eq!(Shelf::of(&store).unwrap(), Some(shelf.clone()), "without {name}");
+                shelf.keep(&store).unwrap();
+                assert_eq!((std::fs::read(&path).unwrap(), Shelf::faults(&store)), (bytes.clone(), Vec::new()));
+            }
+            // That of an older program.
+            std::fs::remove_file(temp.path().join(COPY)).unwrap();
+            assert_eq!((Shelf::of(&store).unwrap(), Shelf::faults(&store).len()), (Some(shelf), 0));
+            for damage in ["agentfs shelf 1\nshort\n\n", ""] {
+                std::fs::write(temp.path().join(SHELF), damage).unwrap();
+                assert_eq!(Shelf::of(&store).unwrap_err().kind, ErrorKind::DataLoss);
+            }
+            // Nothing was ever kept where there is neither of them, nor a tree.
+            std::fs::remove_file(temp.path().join(SHELF)).unwrap();
+            assert_eq!(Shelf::of(&store).unwrap(), None);
+            std::fs::create_dir(temp.path().join(TREE)).unwrap();
+            let lost = Shelf::of(&store).unwrap_err();
+            assert!(lost.kind == ErrorKind::DataLoss && lost.message.contains("/shelf is not there"), "{lost:?}");
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ use ah_plugin_api::{Context, Dir, Done, Error, ErrorKind, Op, Reclaimed, Result,
 use ah_provider_directory::{Mount, Mounts};
 use rustix::process::Pid;
 
-use crate::home::{Shelf, Shown, is_home, path_of};
+use crate::home::{self, Shelf, Shown, path_of};
 
 /// How long the service may be silent during a call: it says every second that it is alive.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -97,11 +97,7 @@ fn connect(home: &Path, cx: &Context<'_>) -> Result<Client> {
         }
         _ => e,
     };
-    let dir = Dir::open(home).map_err(missing)?;
-    if !is_home(home) {
-        let message = format!("{} is not yours alone, or no home of AgentFS", home.display());
-        return Err(Error::new(ErrorKind::PermissionDenied, message));
-    }
+    let dir = home::own(home).map_err(missing)?;
     let began = Instant::now();
     loop {
         cx.check_cancelled()?;

@@ -14,7 +14,8 @@
 //! 3. the copy and the place change names in one step, on disk: from here on it is done;
 //! 4. in the home, that it was taken back; the branch goes, then the place, then the note.
 //!
-//! **Written off**, where what lay behind is gone and another directory is in the workspace's place, be it empty: `behind` goes, then the branch.
+//! **Written off**, where what lay behind is gone and another directory is in the workspace's place, be it empty: a note that the branch is to go, on disk; `behind` goes,
+//! the branch, the note. A branch that neither `behind` nor a note knows is not taken away: then `behind` was lost, and is written anew.
 //!
 //! What snapshots are of goes on lying beside it, until the last one is gone: then `reclaim` takes it away, if it is written down that the workspace was taken back, and nobody changed anything in it.
 
@@ -33,9 +34,9 @@ use ah_provider_directory::{Mounts, State, failed, holders, look, mount_of};
 use rustix::fs::{Mode, RenameFlags};
 
 use super::mounted::{Place, What, take_away};
-use super::opened::{LOWER, Open};
+use super::opened::Open;
 use super::record::PlaceLabel;
-use super::{Service, alone, below, fail, lock, stand_in};
+use super::{Service, alone, below, fail, lock, lower, stand_in};
 use crate::conversion::{Around, Behind, COPY, Note, incomplete, is_object, path_beside, shut};
 use crate::home::{self, Shelf};
 
@@ -48,6 +49,12 @@ pub(super) fn converted(tree: &Workspace) -> Option<(BranchInfo, PathBuf)> {
         let label = PlaceLabel::decode(&branch.label).ok().filter(|label| label.converted)?;
         Some((branch, label.at()))
     })
+}
+
+/// The key of the shelf of a home whose workspace is behind AgentFS, as the tree has it.
+pub(super) fn shelf_of_converted(tree: &Workspace) -> Option<String> {
+    let (branch, _) = converted(tree)?;
+    Some(PlaceLabel::decode(&branch.label).ok()?.shelf)
 }
 
 /// Whether a branch is mounted in place of the workspace.
@@ -210,10 +217,18 @@ impl Service {
             Self::discard_branch(open, branch.id, at, cx);
         }
         self.undo(note, left)?;
-        self.write_lower(open, at.to_owned())
+        self.write_lower(open, at.to_owned())?;
+        match converted(&open.tree) {
+            Some(_) => note.clone().undone().write(&self.home),
+            None => {
+                Note::forget(&self.home);
+                Ok(())
+            }
+        }
     }
 
-    /// Puts the workspace's own directory back, whichever of the steps was the last. Nothing is mounted there any more.
+    /// Puts the workspace's own directory back, whichever of the steps was the last. Nothing is mounted there any more. The note stays: it says that the branch is
+    /// nobody's, as long as that is there.
     pub(super) fn undo(&self, note: &Note, left: &mut Vec<String>) -> Result<()> {
         let at = note.at();
         let around = Around::of(&at)?;
@@ -244,9 +259,8 @@ impl Service {
             None => _ = remove_dir_for_good(&around.above, note.aside()),
         }
         if self.lower()?.is_some_and(|lower| lower == path_beside(&at, note.aside())) {
-            home::write(&self.home, LOWER, &note.at, true)?;
+            lower::write(&self.home, &at)?;
         }
-        Note::forget(&self.home);
         Ok(())
     }
 
@@ -317,11 +331,15 @@ impl Service {
                 "bring it back there if it was moved, then make it a plain directory again: `cd / && ah -C {typed} agent fs convert --back`"
             )));
         }
-        // In this order: killed between the two, the next service takes the branch for one that was not finished.
+        // In this order: killed behind the second, the next service takes the branch away; before that, it is as if nobody had asked.
+        let aside = Around::of(at)?.behind();
+        Note::new(false, at, &aside).undone().write(&self.home)?;
         Behind::forget(&self.home)?;
         Self::delete_from_tree(open, branch, cx)?;
         drop(mounted);
-        Self::settle_removal(open)
+        Self::settle_removal(open)?;
+        Note::forget(&self.home);
+        Ok(())
     }
 
     /// Whether what branches read is a directory that lies behind a workspace, or did.

@@ -43,7 +43,7 @@ const LONGEST_LOG: u64 = 1 << 20;
 /// # Errors
 /// If it cannot be started at all.
 pub fn start(home: &Path) -> Result<ExitCode> {
-    mine(home)?;
+    home::own(home)?;
     let failed = |e: &std::io::Error| Error::from_io("cannot start the service of AgentFS", e);
     let log = home.join("log");
     let too_long = std::fs::symlink_metadata(&log).is_ok_and(|log| log.len() > LONGEST_LOG);
@@ -93,7 +93,7 @@ pub fn run(home: &Path) -> Result<()> {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
-    let home = mine(home)?;
+    let home = home::own(home)?;
     let Some(_alone) = alone(&home)? else { return Ok(()) };
     let service = Service::open(Dir::open(home.path())?)?;
     let listener = listen(&home)?;
@@ -102,15 +102,6 @@ pub fn run(home: &Path) -> Result<()> {
     serve(listener, &home, &service, &stop);
     service.close();
     Ok(())
-}
-
-/// A home, which must be this user's.
-pub(super) fn mine(home: &Path) -> Result<Dir> {
-    if !home::is_home(home) {
-        let message = format!("{} is no home of AgentFS, or not this user's alone", home.display());
-        return Err(Error::new(ErrorKind::PermissionDenied, message));
-    }
-    Dir::open(home)
 }
 
 /// The lock of the one service of a home; none if there is one that listens.

@@ -1,7 +1,7 @@
 //! The service of one home: its tree open, its branches and views mounted, the contract answered.
 //!
 //! - [`Service`] implements the contract; `listen` is its socket, and when it ends.
-//! - `opened` opens the tree and finds snapshots in it; `standing` is what should be mounted, `mounted` what is, `stand_in` what is
+//! - `opened` opens the tree and finds snapshots in it, `lower` the directory that was branched; `standing` is what should be mounted, `mounted` what is, `stand_in` what is
 //!   in a branch's place while it is not.
 //! - `behind` does what nobody waits for: it takes a new branch to the disk, and makes the mount of the next one.
 //! - `convert` puts a workspace itself behind AgentFS, and back; `settle` finishes or undoes what was cut short of that.
@@ -21,6 +21,7 @@ mod diff;
 mod fsck;
 mod git;
 mod listen;
+mod lower;
 mod mounted;
 mod mourner;
 mod opened;
@@ -235,7 +236,7 @@ impl Provider for Service {
         let (shelf, open, branch) = match here {
             // The workspace that lies behind has its snapshots in the home itself.
             Some((open, branch)) if shelf.home.is_none() && convert::is_converted(&open.tree, branch) => {
-                (shelf, open, Some(branch))
+                (open.shelf(shelf), open, Some(branch))
             }
             Some((open, branch)) => (shelf.fits(Some(&self.path))?, open, Some(branch)),
             None if Shown::around(workspace)?.is_none() => (shelf.fits(None)?, self.for_lower(workspace, cx)?, None),
@@ -517,6 +518,10 @@ impl Service {
         }
         self.open_if_it_can_be(cx)?;
         let Some((open, shelf)) = self.kept(place.store, cx)? else { return Ok(Reclaimed::default()) };
+        if open.bears(&shelf) {
+            // On a disk that is full, the next one does.
+            let _ = shelf.keep(place.store);
+        }
         self.settle(&open, cx);
         self.mount_again(&open);
         let mut reclaimed = Reclaimed::default();

@@ -1,8 +1,6 @@
 //! The tree of a home, opened: by the directory that was branched, which may have been moved, or be gone.
 
 use std::collections::{BTreeSet, HashMap};
-use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -12,17 +10,14 @@ use ah_plugin_api::{Context, Dir, Error, ErrorKind, Reference, Result, SnapshotI
 use ah_provider_directory::{KeptMounts, failed};
 
 use super::behind::Behind;
-use super::convert::converted;
+use super::convert::{converted, shelf_of_converted};
 use super::mounted::Mounted;
-use super::record::SnapshotLabel;
+use super::record::{PlaceLabel, SnapshotLabel};
 use super::settle::unsettled;
 use super::standing::names_in;
-use super::{Service, entered, fail, lock, no_snapshot};
+use super::{Service, entered, fail, lock, lower, no_snapshot};
 use crate::conversion::is_for_copy;
 use crate::home::{self, Shelf, TREE};
-
-/// A name in a home.
-pub(super) const LOWER: &str = "lower";
 
 /// Its tree.
 pub(super) struct Open {
@@ -77,6 +72,19 @@ impl Open {
         its.into_iter().map(|((_, id), _)| id.to_string()).collect()
     }
 
+    /// A store's shelf. That of a workspace which lies behind is known to the tree, too: older programs wrote no checksum.
+    pub(super) fn shelf(&self, shelf: Shelf) -> Shelf {
+        match shelf_of_converted(&self.tree).filter(|_| shelf.home.is_none()) {
+            Some(key) => Shelf { key, ..shelf },
+            None => shelf,
+        }
+    }
+
+    /// Whether it holds anything of a shelf, which is the right one then.
+    pub(super) fn bears(&self, shelf: &Shelf) -> bool {
+        shelves(&self.tree).contains(&shelf.key)
+    }
+
     /// Whether it may as well be another directory's.
     pub(super) fn holds_nothing(&self) -> bool {
         lock(&self.mounted).is_empty() && self.tree.branches().is_empty() && self.tree.snapshots().is_empty()
@@ -105,6 +113,13 @@ impl Open {
     pub(super) fn take_below_to_disk(&self) -> Result<()> {
         self.tree.take_below_to_disk().map_err(|e| fail("cannot put what is below on disk", &e))
     }
+}
+
+/// The keys of all shelves of which a tree holds something.
+pub(super) fn shelves(tree: &Workspace) -> BTreeSet<String> {
+    let snapshots = tree.snapshots().into_iter().filter_map(|info| Some(SnapshotLabel::decode(&info.label)?.shelf));
+    let branches = tree.branches().into_iter().filter_map(|info| Some(PlaceLabel::decode(&info.label).ok()?.shelf));
+    snapshots.chain(branches).collect()
 }
 
 /// Whether that is why a tree is not open.
@@ -142,7 +157,13 @@ impl Service {
     /// Opens the tree of a home that has one and is not open: what is in the way of that may be gone by now. What is still, is noted.
     pub(super) fn open_if_it_can_be(&self, cx: &Context<'_>) -> Result<()> {
         let _opening = self.opens(cx)?;
-        let Some(lower) = self.lower()? else { return Ok(()) };
+        let Some(lower) = self.lower()? else {
+            // Killed before it was written, or lost: who comes from that directory has it written.
+            if self.current().is_none() && self.path.join(TREE).exists() {
+                *lock(&self.closed) = Some(lower::lost(&self.home));
+            }
+            return Ok(());
+        };
         match self.current() {
             // What lies behind a workspace is where it was again: it is not served without that any longer.
             Some(open) if self.is_back(&open, &lower) && self.lies_behind(&open)? => self.close(),
@@ -157,8 +178,14 @@ impl Service {
             opened => opened,
         };
         match opened {
-            Ok(_) => Ok(()),
-            // Killed before the tree was whole: the next snapshot makes it.
+            Ok(open) => {
+                if !open.apart && lower::read(&self.home)?.as_ref() != Some(&lower) {
+                    // On a disk that is full, the next one does.
+                    let _ = lower::write(&self.home, &lower);
+                }
+                Ok(())
+            }
+            // What is lost of it is told to who needs it. The next snapshot of a directory makes the tree again.
             Err(error)
                 if matches!(
                     error.kind,
@@ -166,7 +193,7 @@ impl Service {
                 ) =>
             {
                 eprintln!("ah-agentfsd: {error}");
-                *lock(&self.closed) = Some(error).filter(|_| self.path.join(TREE).exists());
+                *lock(&self.closed) = Some(error);
                 Ok(())
             }
             Err(error) => {
@@ -208,8 +235,7 @@ impl Service {
 
     /// Whether the directory that was branched is gone, or another is in its place.
     fn has_left(&self, lower: &Path) -> bool {
-        let tree = self.path.join(TREE);
-        tree.exists() && (!lower.exists() || matches!(Workspace::may_be_of(&tree, lower), Ok(false)))
+        lower::has_left(&self.path.join(TREE), lower)
     }
 
     /// Where the one that is written down was, if that is so.
@@ -271,9 +297,9 @@ impl Service {
         Ok(open)
     }
 
-    /// The directory that was branched, as it is written down.
+    /// Where the directory is that was branched.
     pub(super) fn lower(&self) -> Result<Option<PathBuf>> {
-        Ok(home::read(&self.home, LOWER)?.map(|bytes| PathBuf::from(OsString::from_vec(bytes))))
+        lower::find(&self.home, &self.path.join(TREE))
     }
 
     /// The tree, of a store whose shelf is here.
@@ -292,6 +318,7 @@ impl Service {
             return Err(home::moved(&home, &self.path));
         }
         if let Some(open) = self.current() {
+            let shelf = open.shelf(shelf);
             return Ok(Some((open, shelf)));
         }
         if lock(&self.closed).as_ref().is_some_and(is_opened_anew) {
@@ -300,7 +327,10 @@ impl Service {
         let closed = lock(&self.closed).clone();
         // It may have been opened since it was looked at first.
         match (self.current(), closed) {
-            (Some(open), _) => Ok(Some((open, shelf))),
+            (Some(open), _) => {
+                let shelf = open.shelf(shelf);
+                Ok(Some((open, shelf)))
+            }
             (None, None) => Ok(None),
             (None, Some(closed)) => Err(self.away(closed)),
         }
@@ -358,7 +388,7 @@ impl Service {
     pub(super) fn write_lower(&self, open: &Open, path: PathBuf) -> Result<()> {
         let mut lower = lock(&open.lower);
         if lower.as_ref() != Some(&path) {
-            home::write(&self.home, LOWER, path.as_os_str().as_bytes(), true)?;
+            lower::write(&self.home, &path)?;
             *lower = Some(path);
         }
         Ok(())

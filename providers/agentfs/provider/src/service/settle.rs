@@ -1,17 +1,19 @@
 //! What becomes of a conversion that was cut short: a killed service's, or a killed caller's. `convert` says in which order things are done. Whoever comes next has
 //! it finished or undone, and is told which.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
+use ah_agentfs::BranchId;
 use ah_agentfs_fuse::clear_dead;
-use ah_plugin_api::{Context, Error, ErrorKind, LogLevel, Result, SnapshotId, text};
+use ah_plugin_api::{Context, Error, ErrorKind, LogLevel, Result, SnapshotId, Timestamp, text};
 
 use super::convert::converted;
 use super::opened::Open;
 use super::{Service, fail, lock};
 use crate::conversion::{Around, Behind, Note, cut_short, lock_back, path_beside};
-use crate::home::Shelf;
+use crate::home::{Shelf, TREE};
 
 /// What `status` says of a copy that lies beside the workspace and is of no use.
 pub(super) const UNDONE_LATER: &str =
@@ -77,14 +79,24 @@ impl Service {
 
     /// What a killed service had begun to do: before the tree is opened, as it says where the directory lies that was branched.
     pub(super) fn settle_before(&self) -> Result<()> {
-        let note = Note::of(&self.home)?.filter(|note| !note.back && self.original().is_none());
+        let note = Note::of(&self.home)?.filter(|note| !note.back && !note.undone && self.original().is_none());
         let Some(note) = note else { return Ok(()) };
         clear_dead(&note.at()).map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))?;
         let finished = Behind::of(&self.home)?.is_some();
         let mut left = Vec::new();
         match finished {
             true => Note::forget(&self.home),
-            false => self.undo(&note, &mut left)?,
+            false => {
+                self.undo(&note, &mut left)?;
+                let may_have_branch = match self.current() {
+                    Some(open) => converted(&open.tree).is_some(),
+                    None => self.path.join(TREE).exists(),
+                };
+                match may_have_branch {
+                    true => note.clone().undone().write(&self.home)?,
+                    false => Note::forget(&self.home),
+                }
+            }
         }
         let mut untold = lock(&self.untold);
         untold.push(cut_short(&note.at(), false, finished));
@@ -125,12 +137,26 @@ impl Service {
         if self.original().is_some() {
             return Ok(());
         }
-        let behind = Behind::of(&self.home)?;
-        if let Some((branch, _)) = converted(&open.tree)
+        let begun = Note::of(&self.home)?.filter(|note| !note.back);
+        let mut behind = match Behind::of(&self.home) {
+            Err(error) if error.kind == ErrorKind::DataLoss => None,
+            behind => behind?,
+        };
+        if let Some((branch, at)) = converted(&open.tree)
             && behind.as_ref().map(|behind| behind.branch) != Some(branch.id.0)
         {
-            // Undone before it was whole.
-            open.tree.delete_branch(branch.id).map_err(|e| fail("cannot remove a branch that was not finished", &e))?;
+            match begun {
+                // Undone before it was whole.
+                Some(_) => {
+                    let cannot = |e: &ah_agentfs::Error| fail("cannot remove a branch that was not finished", e);
+                    open.tree.delete_branch(branch.id).map_err(|e| cannot(&e))?;
+                    open.tree.sync().map_err(|e| cannot(&e))?;
+                }
+                None => behind = Some(self.write_behind_anew(branch.id, &at)?),
+            }
+        }
+        if begun.is_some_and(|note| note.undone) {
+            Note::forget(&self.home);
         }
         if let Some(note) = Note::of(&self.home)?.filter(|note| note.back) {
             let mut left = Vec::new();
@@ -145,6 +171,19 @@ impl Service {
             Some(behind) if behind.taken_back == Some(false) && converted(&open.tree).is_none() => Err(lost(&behind)),
             _ => Ok(()),
         }
+    }
+
+    /// Writes down what the tree says of a workspace that lies behind, where that was lost. Since when nobody had anything to change there is not known any more.
+    fn write_behind_anew(&self, branch: BranchId, at: &Path) -> Result<Behind> {
+        let since = Timestamp { secs: 0, nanos: 0 };
+        let at = at.as_os_str().as_bytes().to_vec();
+        let behind = Behind { at, since, branch: branch.0, taken_back: Some(false), leaves: None };
+        behind.write(&self.home)?;
+        eprintln!(
+            "ah-agentfsd: what was written down of the workspace {} was lost, and is anew",
+            behind.at().display()
+        );
+        Ok(behind)
     }
 
     /// Whether somebody began to take the workspace back, and is gone.
@@ -216,7 +255,7 @@ mod tests {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use std::sync::Mutex;
 
-    use ah_plugin_api::{Dir, Observer, Place, Provider, ReclaimRequest, Timestamp};
+    use ah_plugin_api::{Dir, Observer, Place, Provider, ReclaimRequest};
 
     use super::*;
 

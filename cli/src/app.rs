@@ -188,8 +188,8 @@ impl App {
     /// The workspace of the current directory; said on stderr where that is not the directory itself.
     pub(crate) fn workspace(&self, access: Access) -> Result<Workspace> {
         let workspace = self.engine()?.workspace(&self.cwd, access).map_err(|error| match access {
-            Access::Existing => self.with_unkept(self.with_around(error)),
-            _ => error,
+            Access::Existing | Access::Reading => self.with_unkept(self.with_around(error)),
+            Access::Create | Access::CreateForced => error,
         })?;
         if workspace.root() != self.cwd && !self.ui.json {
             self.ui.note(&format!("workspace {}", workspace.root().display()));
@@ -256,8 +256,8 @@ impl App {
 
     /// The workspace of the current directory for a command that lists what there is. Where nothing was ever captured that is
     /// an answer too, said on stderr; then there is only the root.
-    pub(crate) fn history(&self) -> Result<(PathBuf, Option<Workspace>)> {
-        let hint = match self.workspace(Access::Existing) {
+    pub(crate) fn history(&self, access: Access) -> Result<(PathBuf, Option<Workspace>)> {
+        let hint = match self.workspace(access) {
             Ok(workspace) => return Ok((workspace.root().to_owned(), Some(workspace))),
             Err(Error { kind: ErrorKind::NotFound, hint, .. }) => hint.unwrap_or_default(),
             Err(error) => return Err(error),

@@ -162,6 +162,26 @@ impl Engine {
         Ok(any)
     }
 
+    /// The workspace that a path is in, to read what is kept of it, where its provider should have it mounted and cannot, as `error` says.
+    ///
+    /// # Errors
+    /// `error`, unless that is so, and nothing is in its place but what a provider leaves there.
+    pub(crate) fn unmounted(&self, path: &Path, error: Error) -> Result<Workspace> {
+        if !answers(path) || self.home().original().is_some() {
+            return Err(error);
+        }
+        let path = std::fs::canonicalize(path).ok().filter(|_| !is_dead(path)).unwrap_or_else(|| absolute(path));
+        let is_it = |record: &WorkspaceRecord| {
+            let root = &record.path;
+            record.mounted_by.is_some() && path.starts_with(root) && (is_dead(root) || is_place(root))
+        };
+        let Some(record) = Index::load(self.home())?.0.workspaces.into_iter().find(is_it) else { return Err(error) };
+        let message = format!("{}; what else is kept of it can be read", told(&error));
+        self.notify(error.hint.iter().fold(Notice::new(NoticeKind::Other, message), Notice::with_hint));
+        let root = record.path.clone();
+        Ok(self.handle(record, root))
+    }
+
     /// What to do where a copy of an `$AH_HOME` mounts nothing; none where this is no copy.
     fn original_has_it(&self) -> Option<String> {
         let original = text::shell(self.home().original()?.as_os_str());

@@ -22,6 +22,15 @@ pub enum Access {
     CreateForced,
     /// `NotFound` if it is not registered.
     Existing,
+    /// The same, to read what is kept of it: also where its provider should have it mounted and cannot, which is told. What is at its place is not it then.
+    Reading,
+}
+
+impl Access {
+    /// Whether nothing is to be registered.
+    pub(crate) fn is_of_what_there_is(self) -> bool {
+        matches!(self, Self::Existing | Self::Reading)
+    }
 }
 
 /// One `$AH_HOME` with its settings. Cheap to clone; may be used from several threads.

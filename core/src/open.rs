@@ -27,7 +27,7 @@ impl Engine {
     /// Takes care of one that was moved, copied or made anew, with a notice.
     ///
     /// # Errors
-    /// `NotFound` if the path is not there, unless a workspace was with [`Access::Existing`], or not registered with that; `FailedPrecondition` inside `$AH_HOME`,
+    /// `NotFound` if the path is not there, unless a workspace was with [`Access::Existing`] or [`Access::Reading`], or not registered with those; `FailedPrecondition` inside `$AH_HOME`,
     /// a view, or for `$HOME` and `/`.
     pub fn workspace(&self, path: &Path, access: Access) -> Result<Workspace> {
         let workspace = self.find_or_register(path, access)?;
@@ -66,8 +66,11 @@ impl Engine {
 
     fn find_or_register(&self, path: &Path, access: Access) -> Result<Workspace> {
         let (root, _, found) = match self.find(path) {
-            Err(error) if error.kind == ErrorKind::NotFound && access == Access::Existing => {
+            Err(error) if error.kind == ErrorKind::NotFound && access.is_of_what_there_is() => {
                 return self.deleted(path)?.ok_or(error);
+            }
+            Err(error) if error.kind == ErrorKind::FailedPrecondition && access == Access::Reading => {
+                return self.unmounted(path, error);
             }
             Err(error) if error.kind == ErrorKind::NotFound => {
                 return Err(match self.record_of_deleted(path)? {
@@ -84,7 +87,7 @@ impl Engine {
         }
         match self.find_and_write_down(path, access) {
             // Who only asks for what there is, or makes room, needs nothing written down.
-            Err(error) if access == Access::Existing && nothing_can_be_written(&error) => self.unwritten(path, error),
+            Err(error) if access.is_of_what_there_is() && nothing_can_be_written(&error) => self.unwritten(path, error),
             done => done,
         }
     }
@@ -110,7 +113,7 @@ impl Engine {
                 let record = self.rewrite(&former.id, |record| record.replace(identity))?;
                 self.moved(record, &former.path, root, WorkspaceChange::MadeAnew)
             }
-            Found::New if access == Access::Existing => Err(not_registered(&index, &root, &identity)?),
+            Found::New if access.is_of_what_there_is() => Err(not_registered(&index, &root, &identity)?),
             Found::New => {
                 index.need_all()?;
                 self.guard(&root, access)?;

@@ -10,6 +10,7 @@ use ah_plugin_api::{
     Result, Timestamp,
 };
 
+use crate::attend::is_place;
 use crate::background;
 use crate::config::Config;
 use crate::engine::Engine;
@@ -274,6 +275,10 @@ impl Workspace {
         })?;
         if is_it(&dir)? {
             return Ok(dir);
+        }
+        if self.record.mounted_by.is_some() && is_place(&self.root) {
+            let message = format!("the workspace {} is not mounted", self.root.display());
+            return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("`ah agent fs status` says why"));
         }
         let message = format!("{} is another directory now than when it was looked for", self.root.display());
         Err(Error::new(ErrorKind::Conflict, message).with_hint("repeat the command"))

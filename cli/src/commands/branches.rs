@@ -1,6 +1,6 @@
 //! `ah agent fs branches`: the list.
 
-use ah_core::BranchRecord;
+use ah_core::{Access, BranchRecord};
 use clap::Args;
 use serde::Serialize;
 
@@ -27,7 +27,7 @@ struct Shape<'a> {
 
 /// Prints the list.
 pub(crate) fn run(app: &App, _args: &BranchesArgs) -> Outcome {
-    let (root, workspace) = app.history()?;
+    let (root, workspace) = app.history(Access::Reading)?;
     let branches = workspace.map_or_else(|| Ok(Vec::new()), |workspace| workspace.branches_looked_at())?;
     if app.ui.json {
         app.answer(&root, &Shape { branches: &branches })?;

@@ -50,7 +50,7 @@ struct Shape<'a> {
 
 /// Prints the file.
 pub(crate) fn run(app: &App, args: &CatArgs) -> Outcome {
-    let workspace = app.workspace(Access::Existing)?;
+    let workspace = app.workspace(Access::Reading)?;
     let path = workspace.rel_path(&app.cwd, Path::new(&args.path))?;
     let snapshot = workspace
         .resolve(&args.reference)

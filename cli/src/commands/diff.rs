@@ -67,7 +67,7 @@ struct Shape<'a> {
 
 /// Prints the differences.
 pub(crate) fn run(app: &App, args: &DiffArgs) -> Outcome {
-    let workspace = app.workspace(Access::Existing)?;
+    let workspace = app.workspace(Access::Reading)?;
     show(app, args, &workspace).map_err(|failure| match (failure, workspace.own_place()) {
         (Failure::Failed(error), Some(place)) if error.kind == ErrorKind::FailedPrecondition && args.to.is_none() => {
             let arguments: Vec<OsString> = std::env::args_os().collect();

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use ah_core::{Error, GcOptions, GcReport};
+use ah_core::{Access, Error, GcOptions, GcReport};
 use clap::Args;
 use serde::Serialize;
 
@@ -48,7 +48,7 @@ pub(crate) fn run(app: &App, args: &GcArgs) -> Outcome {
     if args.after_command.is_some() && !args.detached {
         return detach();
     }
-    let (root, workspace) = app.history()?;
+    let (root, workspace) = app.history(Access::Existing)?;
     if let (Some(branch), Some(workspace)) = (&args.after_command, &workspace) {
         // Until then the command that is to run has not begun.
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());

@@ -1,6 +1,6 @@
 //! `ah agent fs prune`: removal by rule.
 
-use ah_core::{Error, PruneOptions, PruneReport};
+use ah_core::{Access, Error, PruneOptions, PruneReport};
 use clap::Args;
 use serde::Serialize;
 
@@ -47,7 +47,7 @@ struct Shape<'a> {
 
 /// Applies the policy.
 pub(crate) fn run(app: &App, args: &PruneArgs) -> Outcome {
-    let (root, workspace) = app.history()?;
+    let (root, workspace) = app.history(Access::Existing)?;
     let Some(workspace) = workspace else {
         let policy = args.policy.clone().unwrap_or_default();
         let none = PruneReport { policy, dry_run: args.dry_run, ..PruneReport::default() };

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ah_core::{ErrorKind, LeaseRecord, Release, text};
+use ah_core::{Access, ErrorKind, LeaseRecord, Release, text};
 use clap::Args;
 use serde::Serialize;
 
@@ -44,7 +44,10 @@ pub(crate) fn run(app: &App, args: &ReleaseArgs) -> Outcome {
         // A view is found wherever one stands.
         (Some(path), _) => engine.release(&Release::Path(app.cwd.join(path))),
         (None, Some(workspace)) => workspace.release(&Release::All),
-        (None, None) => app.history()?.1.map_or_else(|| Ok(Vec::new()), |workspace| workspace.release(&Release::All)),
+        (None, None) => app
+            .history(Access::Existing)?
+            .1
+            .map_or_else(|| Ok(Vec::new()), |workspace| workspace.release(&Release::All)),
     };
     let released = released.map_err(|error| match inside {
         Some(workspace) if error.kind == ErrorKind::Busy => {

@@ -37,7 +37,7 @@ struct Shape<'a> {
 
 /// Makes the view, prints its path.
 pub(crate) fn run(app: &App, args: &SeekArgs) -> Outcome {
-    let workspace = app.workspace(Access::Existing)?;
+    let workspace = app.workspace(Access::Reading)?;
     let options = SeekOptions { paths: app.paths(&workspace, &args.paths)?, ..SeekOptions::default() };
     let lease = workspace.seek(&args.reference, &options).map_err(|error| match args.paths.as_slice() {
         [path] if error.kind == ErrorKind::NotFound && error.hint.is_none() => {

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use ah_core::{
-    AgentSession, Error, ErrorKind, ListedSession, Moment, MomentKind, Recording, SessionName, SessionRecord, Workspace,
+    Access, AgentSession, Error, ErrorKind, ListedSession, Moment, MomentKind, Recording, SessionName, SessionRecord,
+    Workspace,
 };
 use ah_plugin_api::Timestamp;
 use ah_recording::cast::Reader;
@@ -91,7 +92,7 @@ pub(crate) fn run(app: &App, command: &Session) -> Outcome {
 }
 
 fn list(app: &App) -> Outcome {
-    let (root, here) = app.history()?;
+    let (root, here) = app.history(Access::Existing)?;
     let sessions = here.as_ref().map_or_else(|| Ok(Vec::new()), Workspace::related_sessions)?;
     if app.ui.json {
         app.answer(&root, &ListShape { sessions: &sessions })?;

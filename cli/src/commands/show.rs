@@ -40,7 +40,7 @@ struct Shape<'a> {
 
 /// Prints the details.
 pub(crate) fn run(app: &App, args: &ShowArgs) -> Outcome {
-    let workspace = app.workspace(Access::Existing)?;
+    let workspace = app.workspace(Access::Reading)?;
     let point = workspace.point(&args.reference)?;
     let details = workspace.show(point.snapshot.id.as_str())?;
     let moment = point.moment.as_ref().filter(|_| point.named);

@@ -1,6 +1,6 @@
 //! `ah agent fs snapshots`: the list.
 
-use ah_core::{SnapshotFilter, SnapshotKind, SnapshotRecord};
+use ah_core::{Access, SnapshotFilter, SnapshotKind, SnapshotRecord};
 use clap::Args;
 use serde::Serialize;
 
@@ -32,7 +32,7 @@ struct Shape<'a> {
 
 /// Prints the list.
 pub(crate) fn run(app: &App, args: &SnapshotsArgs) -> Outcome {
-    let (root, workspace) = app.history()?;
+    let (root, workspace) = app.history(Access::Reading)?;
     let filter = SnapshotFilter { limit: args.limit, ..SnapshotFilter::default() };
     let mut snapshots = workspace.map_or_else(|| Ok(Vec::new()), |workspace| workspace.snapshots(&filter))?;
     snapshots.reverse();

@@ -3,8 +3,8 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use ah_core::{
-    Event, EventBody, FaultKind, FilesChanged, Moment, MomentKind, MomentRecord, PromptGroup, SnapshotId, SnapshotKind,
-    SnapshotRecord, TimelineFilter, TimelineReport,
+    Access, Event, EventBody, FaultKind, FilesChanged, Moment, MomentKind, MomentRecord, PromptGroup, SnapshotId,
+    SnapshotKind, SnapshotRecord, TimelineFilter, TimelineReport,
 };
 use clap::Args;
 use serde::Serialize;
@@ -42,7 +42,7 @@ struct Shape<'a> {
 
 /// Prints the events.
 pub(crate) fn run(app: &App, args: &TimelineArgs) -> Outcome {
-    let (mut root, mut workspace) = app.history()?;
+    let (mut root, mut workspace) = app.history(Access::Reading)?;
     if let Some(session) = &app.engine()?.settings().session {
         workspace = workspace.map(|here| here.where_lives(session)).transpose()?;
         if let Some(there) = &workspace {

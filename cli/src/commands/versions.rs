@@ -39,7 +39,7 @@ struct Shape<'a> {
 
 /// Prints the versions.
 pub(crate) fn run(app: &App, args: &VersionsArgs) -> Outcome {
-    let workspace = app.workspace(Access::Existing)?;
+    let workspace = app.workspace(Access::Reading)?;
     let path = workspace.rel_path(&app.cwd, Path::new(&args.path))?;
     let mut versions = workspace.versions(&path)?;
     versions.reverse();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::convert::{end, text};
 use crate::support::bench::Bench;
-use crate::support::User;
+use crate::support::{Ran, User};
 
 #[test]
 fn a_workspace_that_lost_what_lay_behind_it_is_written_off() {
@@ -184,5 +184,39 @@ fn what_is_lost_of_a_home_is_told_by_what_is_kept_twice() {
         assert_eq!(fs::read(home.join("lower")).unwrap(), lower);
         bench.at(&bench.0.root(), &["convert", "--back"]);
         assert_eq!((text(bench, "more"), text(bench, "f")), ("more".into(), "one".into()));
+    });
+}
+
+#[test]
+fn what_other_providers_have_of_a_workspace_that_cannot_be_mounted_is_read() {
+    Bench::each_plain(|bench| {
+        let (root, home) = (bench.0.root(), kept(bench));
+        let shelf = fs::read(home.join("shelf")).unwrap();
+        for name in ["shelf", "shelf.copy"] {
+            fs::write(home.join(name), "").unwrap();
+        }
+        for words in [&["snapshots"][..], &["branches"], &["diff", "before", "before"]] {
+            let read = bench.ran(&root, words);
+            assert!(read.code == 0 && read.stderr.contains("is not mounted"), "{words:?}: {read:?}");
+        }
+        let mut timeline = bench.0.command(["-C", root.to_str().unwrap(), "timeline"]);
+        let read = Ran::of(timeline.current_dir("/"));
+        assert!(read.code == 0 && read.stderr.contains("is not mounted"), "{read:?}");
+        let read = bench.ran(&root, &["cat", "before", "f"]);
+        assert!(read.code == 0 && read.stdout == "one", "{read:?}");
+        let seen = bench.at(&root, &["seek", "before"]);
+        assert_eq!(bench.sh(&format!("cat {seen}/f")), "one");
+        // What cannot be read is not gone, and the file is named, with what mends it.
+        for words in [&["cat", "since", "mine"][..], &["status"], &["diff"], &["gc"], &["rm", "--force", "since"]] {
+            let refused = bench.ran(&root, words);
+            assert!(refused.code != 0 && !refused.stderr.contains("any more"), "{words:?}: {refused:?}");
+        }
+        let refused = bench.ran(&root, &["cat", "since", "mine"]);
+        assert!(refused.stderr.contains("agentfs/shelf is damaged"), "{refused:?}");
+        let hint = refused.stderr.split('`').find(|word| word.starts_with("ah-agentfsd --fsck")).unwrap();
+        let programs = Path::new(env!("CARGO_BIN_EXE_ah")).parent().unwrap().display();
+        let said = bench.sh(&format!("PATH={programs}:$PATH; {hint} --repair"));
+        assert!(said.contains("it was mended") && fs::read(home.join("shelf")).unwrap() == shelf, "{said}");
+        is_whole(bench);
     });
 }

@@ -28,16 +28,24 @@ impl Disk {
     /// The same, with arguments for what formats it.
     #[must_use]
     pub fn formatted(kind: &str, megabytes: u64, arguments: &[&str], options: &str) -> Option<Self> {
-        let made = Self::try_new(kind, megabytes, arguments, options);
+        let made = Self::try_new(kind, megabytes, arguments, options, &place(megabytes));
         made.map_err(|why| skip(&format!("{kind} on a loop device: {why}"))).ok()
     }
 
-    fn try_new(kind: &str, megabytes: u64, arguments: &[&str], options: &str) -> Result<Self, String> {
+    /// A disk whose image lies on this one, and takes no room there before it is written to: what is written when there is none is lost.
+    ///
+    /// # Panics
+    /// If it cannot be made.
+    #[must_use]
+    pub fn below(&self, kind: &str, megabytes: u64, arguments: &[&str]) -> Self {
+        Self::try_new(kind, megabytes, arguments, "", self.at()).unwrap()
+    }
+
+    fn try_new(kind: &str, megabytes: u64, arguments: &[&str], options: &str, place: &Path) -> Result<Self, String> {
         if !rustix::process::geteuid().is_root() {
             return Err("only root can mount".to_owned());
         }
-        let temp =
-            tempfile::Builder::new().prefix("ah-disk-").tempdir_in(place(megabytes)).map_err(|e| e.to_string())?;
+        let temp = tempfile::Builder::new().prefix("ah-disk-").tempdir_in(place).map_err(|e| e.to_string())?;
         // Ordinary users are to come to it.
         std::fs::set_permissions(temp.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let (image, at) = (temp.path().join("image"), temp.path().join("at"));

@@ -111,7 +111,7 @@ fn code(error: &Error) -> Code {
         Error::Busy(_) => Code::Busy,
         Error::Stale => Code::Stale,
         Error::Unsupported => Code::Unsupported,
-        Error::DataLoss { .. } => Code::DataLoss,
+        Error::DataLoss { .. } | Error::LostBelow => Code::DataLoss,
         Error::Corrupt(_) => Code::Corrupt,
         Error::NewerFormat { .. } => Code::NewerFormat,
         Error::OtherLower => Code::OtherLower,

@@ -72,6 +72,9 @@ pub enum Error {
         /// What happened to it.
         what: &'static str,
     },
+    /// The disk did not keep something that was written to the lower directory's filesystem since the base was taken; what, nobody is told.
+    #[error("something that was written below, or beside it, may never reach the disk")]
+    LostBelow,
     /// The store itself is damaged; `fsck` says more.
     #[error("the store is damaged: {0}")]
     Corrupt(String),
@@ -120,7 +123,11 @@ impl Error {
             Self::Busy(_) => Errno::BUSY,
             Self::Stale => Errno::STALE,
             Self::Unsupported => Errno::OPNOTSUPP,
-            Self::DataLoss { .. } | Self::Corrupt(_) | Self::NewerFormat { .. } | Self::OtherLower => Errno::IO,
+            Self::DataLoss { .. }
+            | Self::LostBelow
+            | Self::Corrupt(_)
+            | Self::NewerFormat { .. }
+            | Self::OtherLower => Errno::IO,
             Self::Io { source, .. } => return source.raw_os_error().unwrap_or(Errno::IO.raw_os_error()),
         };
         errno.raw_os_error()

@@ -117,7 +117,8 @@ impl Lower {
         Ok(nothing)
     }
 
-    /// By what [`Lower::sync`] is told what the disk loses from now on; of what it lost before, only what nobody was told yet.
+    /// By what [`Lower::sync`] is told what the disk loses from now on; of what it lost before, only what nobody was told yet: the system keeps no time of it, and who asked now would have to wait
+    /// for the disk.
     pub(crate) fn witness(&self) -> Option<OwnedFd> {
         rustix::fs::openat(&self.root, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()
     }

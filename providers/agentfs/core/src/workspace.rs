@@ -201,7 +201,7 @@ impl Workspace {
     pub fn snapshot(&self, branch: BranchId, label: &[u8], class: Class) -> Result<SnapshotId> {
         let snapshot = SnapshotId(self.engine.snapshot(branch.0, label)?);
         if class == Class::Durable
-            && let Err(error) = self.persist_with_below()
+            && let Err(error) = self.persist_with_below(snapshot)
         {
             let _ = self.engine.delete_snapshot(snapshot.0);
             return Err(error);
@@ -265,16 +265,19 @@ impl Workspace {
         self.engine.persist()
     }
 
-    /// As [`Workspace::persist`], and what was below: see [`Workspace::take_below_to_disk`].
-    pub fn persist_with_below(&self) -> Result<()> {
-        self.take_below_to_disk()?;
+    /// As [`Workspace::persist`], and what a snapshot reads below: see [`Workspace::take_below_to_disk`].
+    pub fn persist_with_below(&self, snapshot: SnapshotId) -> Result<()> {
+        let line = read_lock(&self.engine.state).snapshots.get(&snapshot.0).ok_or(Error::NotFound)?.line;
+        self.engine.take_below_to_disk(line)?;
         self.engine.persist()
     }
 
-    /// Takes what was below when bases were taken to the disk, where it is not known that the disk has it: all that waits to be written on that filesystem, whoever's it is. That is so
+    /// Takes what was below when a branch's base was taken to the disk, where it is not known that the disk has it: all that waits to be written on that filesystem, whoever's it is. That is so
     /// for seconds behind a base, and where older programs took it.
-    pub fn take_below_to_disk(&self) -> Result<()> {
-        self.engine.take_below_to_disk()
+    ///
+    /// Errors: [`Error::LostBelow`], of that base until the store is opened anew.
+    pub fn take_below_to_disk(&self, branch: BranchId) -> Result<()> {
+        self.engine.take_below_to_disk(branch.0)
     }
 
     /// Whether the disk has what a snapshot reads below, as far as that is known.

@@ -320,7 +320,7 @@ impl Engine {
     /// later change of a file can bear an earlier time.
     pub(crate) fn base(&self, label: &[u8], pins: bool) -> Result<(u64, LineId)> {
         self.room_for_rows()?;
-        self.on_disk.watch(&self.lower);
+        let witness = self.lower.witness();
         let root = self.lower.find(b"")?;
         let whole_seconds = root.is_some_and(|root| root.ctime.nanos == 0 && root.mtime.nanos == 0);
         let time = platform::settled_time(whole_seconds);
@@ -337,7 +337,7 @@ impl Engine {
             let _ = write_lock(&self.state).forget_snapshot(snapshot);
             return Err(error);
         }
-        self.on_disk.wait_for(line);
+        self.on_disk.wait_for(line, witness);
         Ok((snapshot, line))
     }
 

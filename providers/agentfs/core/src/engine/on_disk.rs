@@ -3,7 +3,7 @@
 //!
 //! It is synced behind each base, before anything is hashed, once for all bases that wait then; or by the first who wants a snapshot of such a base to be durable. The row `j` of a base, with a zero, says that it was.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex};
 use super::remembered::row_of;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::lower::Lower;
 use crate::rows::key::{self, LineId};
 use crate::state::State;
 use crate::{lock, platform, read_lock, write_lock};
@@ -20,10 +19,8 @@ use crate::{lock, platform, read_lock, write_lock};
 #[derive(Default)]
 pub(super) struct OnDisk {
     /// Bases of which it is not known that the disk has what was below.
-    waiting: Mutex<BTreeSet<LineId>>,
-    /// Called before the first of those that wait was taken, if it was not there when the store was opened.
-    witness: Mutex<Option<Arc<OwnedFd>>>,
-    /// The disk did not take something: the system tells that once, and forgets it.
+    waiting: Mutex<BTreeMap<LineId, Waiting>>,
+    /// The disk did not take something since the store was opened.
     lost: AtomicBool,
     /// Those that waited when the store was opened, and those whose fingerprints are older than that: a power cut may have left less than they name.
     doubted: BTreeSet<LineId>,
@@ -31,6 +28,14 @@ pub(super) struct OnDisk {
     syncing: Mutex<()>,
     /// How often it was.
     times: AtomicU64,
+}
+
+/// What a base of which that is not known is asked by.
+enum Waiting {
+    /// From before it was taken; `None`: it was there when the store was opened.
+    For(Option<Arc<OwnedFd>>),
+    /// Nobody: the disk did not take something since then, which the system tells once, and forgets.
+    InVain,
 }
 
 /// The row that says that the disk has what was below when a base was taken.
@@ -48,11 +53,11 @@ fn mark(boot: &str) -> [u8; 8] {
 
 impl OnDisk {
     pub(super) fn of(state: &State) -> Result<Self> {
-        let (mut waiting, mut doubted) = (BTreeSet::new(), BTreeSet::new());
+        let (mut waiting, mut doubted) = (BTreeMap::new(), BTreeSet::new());
         for (&line, _) in state.lines.iter().filter(|(_, line)| line.parent.is_none() && !line.points.is_empty()) {
             let row = state.layers.get(&row(line))?;
             if row.is_none() {
-                waiting.insert(line);
+                waiting.insert(line, Waiting::For(None));
             }
             if row.is_none_or(|row| *row == [0; 8]) {
                 doubted.insert(line);
@@ -61,16 +66,18 @@ impl OnDisk {
         Ok(Self { waiting: Mutex::new(waiting), doubted, ..Self::default() })
     }
 
-    /// Before a base is taken.
-    pub(super) fn watch(&self, lower: &Lower) {
-        let mut witness = lock(&self.witness);
-        if witness.is_none() {
-            *witness = lower.witness().map(Arc::new);
-        }
+    /// With the witness that was called before the base was taken.
+    pub(super) fn wait_for(&self, base: LineId, witness: Option<OwnedFd>) {
+        lock(&self.waiting).insert(base, Waiting::For(witness.map(Arc::new)));
     }
 
-    pub(super) fn wait_for(&self, base: LineId) {
-        lock(&self.waiting).insert(base);
+    /// Nobody sees the base any more.
+    pub(super) fn forget(&self, base: LineId) {
+        lock(&self.waiting).remove(&base);
+    }
+
+    fn is_lost(&self, base: LineId) -> bool {
+        matches!(lock(&self.waiting).get(&base), Some(Waiting::InVain))
     }
 
     /// How often what is below was taken to the disk: what was hashed before that may not be what is there.
@@ -80,34 +87,45 @@ impl OnDisk {
 }
 
 impl Engine {
-    /// Takes what was below when bases were taken to the disk, if it is not known to be there of each: all that waits to be written on that filesystem, whoever's it is. Once the disk
-    /// did not take something, that is an error until the store is opened anew.
-    pub(crate) fn take_below_to_disk(&self) -> Result<()> {
-        if lock(&self.on_disk.waiting).is_empty() || self.options.without_lower {
+    /// Takes what was below when the base of a line was taken to the disk, if it is not known to be there: all that waits to be written on that filesystem, whoever's it is, and so for all bases
+    /// that wait. [`Error::LostBelow`] if the disk did not take something since that base was taken, until the store is opened anew.
+    pub(crate) fn take_below_to_disk(&self, line: LineId) -> Result<()> {
+        if self.below_is_on_disk(line) {
             return Ok(());
         }
+        let base = read_lock(&self.state).chain(line)?.base;
         let _one = lock(&self.on_disk.syncing);
-        // Those that another who was waited for has not had.
-        let bases = lock(&self.on_disk.waiting).clone();
-        if bases.is_empty() {
-            return Ok(());
+        // Another who was waited for may have had it.
+        if !self.below_is_on_disk(line) && !self.on_disk.is_lost(base) {
+            self.take_all_below_to_disk()?;
         }
-        if self.on_disk.lost.load(Ordering::SeqCst) {
-            let source = std::io::Error::other("something that was written there before may never reach the disk");
-            return Err(Error::Io {
-                what: "taking what is below to the disk; the store has to be opened anew",
-                source,
-            });
-        }
+        if self.on_disk.is_lost(base) { Err(Error::LostBelow) } else { Ok(()) }
+    }
+
+    fn take_all_below_to_disk(&self) -> Result<()> {
+        let witness_of = |(&base, waiting): (&LineId, &Waiting)| match waiting {
+            Waiting::For(witness) => Some((base, witness.clone())),
+            Waiting::InVain => None,
+        };
+        let waiting: Vec<_> = lock(&self.on_disk.waiting).iter().filter_map(witness_of).collect();
         let now = platform::now();
-        let witness = lock(&self.on_disk.witness).clone();
-        self.lower.sync(witness.as_deref()).inspect_err(|_| self.on_disk.lost.store(true, Ordering::SeqCst))?;
-        let pins = self.pins.lie_on(&self.lower);
+        // The first writes what there is; each is told what was lost in its time.
+        let mut since_opening = None;
+        let mut is_there = |witness: &Option<Arc<OwnedFd>>| match witness {
+            Some(witness) => self.lower.sync(Some(witness)).is_ok(),
+            None => *since_opening.get_or_insert_with(|| self.lower.sync(None).is_ok()),
+        };
+        let (there, lost): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|(_, witness)| is_there(witness));
+        for (base, _) in &lost {
+            self.on_disk.lost.store(true, Ordering::SeqCst);
+            lock(&self.on_disk.waiting).entry(*base).and_modify(|waiting| *waiting = Waiting::InVain);
+        }
+        let pins = self.pins.lie_on(&self.lower) && !self.on_disk.lost.load(Ordering::SeqCst);
         self.on_disk.times.fetch_add(1, Ordering::SeqCst);
         // What cannot be written down is true all the same, as long as the store is open.
         if self.room_for_rows().is_ok() {
             let mut state = write_lock(&self.state);
-            for &base in &bases {
+            for &(base, _) in &there {
                 if self.base_seen(&state, base).is_none() {
                     continue;
                 }
@@ -123,10 +141,8 @@ impl Engine {
             self.wake();
         }
         let mut waiting = lock(&self.on_disk.waiting);
-        waiting.retain(|base| !bases.contains(base));
-        if waiting.is_empty() {
-            // For who waits a moment later the lower directory itself tells of all since the store was opened.
-            *lock(&self.on_disk.witness) = None;
+        for (base, _) in there {
+            waiting.remove(&base);
         }
         Ok(())
     }
@@ -139,7 +155,7 @@ impl Engine {
     /// Whether the disk has what was below when the base of a line was taken, as far as that is known.
     pub(crate) fn below_is_on_disk(&self, line: LineId) -> bool {
         let base = read_lock(&self.state).chain(line).map(|chain| chain.base);
-        self.options.without_lower || base.is_ok_and(|base| !lock(&self.on_disk.waiting).contains(&base))
+        self.options.without_lower || base.is_ok_and(|base| !lock(&self.on_disk.waiting).contains_key(&base))
     }
 
     /// Whether what is below can be older than a base's fingerprints say, though its times are from before.

@@ -173,6 +173,7 @@ impl Engine {
     /// Nobody sees the base any more.
     pub(super) fn forget_below(&self, base: LineId) -> Result<()> {
         lock(&self.not_kept).remove(&base);
+        self.on_disk.forget(base);
         if self.pins.any() {
             self.mark_pins(&mut write_lock(&self.state), base);
         }

@@ -133,7 +133,7 @@ fn fail(message: impl Into<String>, error: &ah_agentfs::Error) -> Error {
         Tree::NotFound | Tree::NoAttribute | Tree::Stale => ErrorKind::NotFound,
         Tree::Exists => ErrorKind::AlreadyExists,
         Tree::NoSpace => ErrorKind::ResourceExhausted,
-        Tree::DataLoss { .. } | Tree::Corrupt(_) => ErrorKind::DataLoss,
+        Tree::DataLoss { .. } | Tree::LostBelow | Tree::Corrupt(_) => ErrorKind::DataLoss,
         Tree::Busy(_) => ErrorKind::Busy,
         Tree::ReadOnly | Tree::NewerFormat { .. } | Tree::OtherLower => ErrorKind::FailedPrecondition,
         Tree::NotPermitted => ErrorKind::PermissionDenied,
@@ -145,6 +145,9 @@ fn fail(message: impl Into<String>, error: &ah_agentfs::Error) -> Error {
     match error {
         Tree::DataLoss { .. } => failed.with_hint(
             "it was changed or removed in the directory that was branched; what it was, a snapshot of that directory may have: `versions PATH` there",
+        ),
+        Tree::LostBelow => failed.with_hint(
+            "what it was is not known (`dmesg` may say); a branch that is made now can have durable snapshots, and this one once its service, `ah-agentfsd`, was ended (SIGTERM) and the next command has started it again",
         ),
         _ => failed,
     }
@@ -247,9 +250,9 @@ impl Provider for Service {
             }
         };
         let durable = request.durability != Durability::Instant;
-        if durable && branch.is_some() {
+        if let Some(branch) = branch.filter(|_| durable) {
             // As long as that takes, nobody waits for this snapshot: it is not begun yet.
-            open.take_below_to_disk()?;
+            open.take_below_to_disk(branch)?;
         }
         let _taking = beside(&open.taking, cx)?;
         // The caller may be gone by now.
@@ -304,7 +307,7 @@ impl Provider for Service {
         let (open, shelf) = self.need(place.store, cx)?;
         let (number, _) = open.find(&shelf, &request.snapshot)?;
         if !open.is_durable(number) || !open.tree.below_is_on_disk(number) {
-            open.sync()?;
+            open.sync(number)?;
         }
         Ok(Done {})
     }

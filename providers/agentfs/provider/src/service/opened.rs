@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use ah_agentfs::{Options, SnapshotId as Number, View as Tree, Workspace};
+use ah_agentfs::{BranchId, Options, SnapshotId as Number, View as Tree, Workspace};
 use ah_plugin_api::{Context, Dir, Error, ErrorKind, Reference, Result, SnapshotId, text};
 use ah_provider_directory::{KeptMounts, failed};
 
@@ -94,11 +94,11 @@ impl Open {
         !lock(&self.volatile).contains(&number)
     }
 
-    /// Takes everything to the disk, and what is read below: the snapshots that had been taken before survive a power cut then.
-    pub(super) fn sync(&self) -> Result<()> {
+    /// Takes everything to the disk, and what that snapshot reads below: it survives a power cut then, and so do all that had been taken before and read nothing else there.
+    pub(super) fn sync(&self, number: Number) -> Result<()> {
         let before = lock(&self.volatile).clone();
-        self.tree.persist_with_below().map_err(|e| fail("cannot put the snapshot on disk", &e))?;
-        lock(&self.volatile).retain(|number| !before.contains(number));
+        self.tree.persist_with_below(number).map_err(|e| fail("cannot put the snapshot on disk", &e))?;
+        lock(&self.volatile).retain(|number| !(before.contains(number) && self.tree.below_is_on_disk(*number)));
         Ok(())
     }
 
@@ -109,9 +109,9 @@ impl Open {
         Ok(())
     }
 
-    /// Takes what is below to the disk, as it was when the bases were taken that there are.
-    pub(super) fn take_below_to_disk(&self) -> Result<()> {
-        self.tree.take_below_to_disk().map_err(|e| fail("cannot put what is below on disk", &e))
+    /// Takes what is below to the disk, as it was when the branch's base was taken.
+    pub(super) fn take_below_to_disk(&self, branch: BranchId) -> Result<()> {
+        self.tree.take_below_to_disk(branch).map_err(|e| fail("cannot put what is below on disk", &e))
     }
 }
 

@@ -1,9 +1,13 @@
 //! What is believed of files below by their attributes, once the disk had them.
 
+use std::io::Write;
 use std::sync::atomic::Ordering;
+
+use ah_test_disks::Disk;
 
 use super::*;
 use crate::engine::fingerprints::{Fingerprint, Hash, rows_of};
+use crate::error::Error;
 use crate::platform::AHEAD;
 use crate::rows::key::LineId;
 
@@ -34,23 +38,57 @@ fn what_the_disk_lost_below_is_not_forgotten_with_the_next_call() {
     let place = Place::new();
     std::fs::write(place.0.path().join("lower/file"), "contents").unwrap();
     let engine = place.open();
+    let (earlier, _) = branch(&engine);
+    engine.take_below_to_disk(earlier).unwrap();
     let (line, view) = branch(&engine);
     engine.lower.loses.store(true, Ordering::SeqCst);
     for _ in 0..2 {
-        engine.take_below_to_disk().unwrap_err();
+        assert!(matches!(engine.take_below_to_disk(line), Err(Error::LostBelow)));
         assert!(!engine.below_is_on_disk(line));
     }
-    // Of another base neither: nobody knows what it was.
-    let other = branch(&engine);
-    engine.take_below_to_disk().unwrap_err();
-    // What waits for nothing below goes on.
+    // Bases of before and after that have their own, and what waits for nothing below goes on.
+    engine.take_below_to_disk(earlier).unwrap();
+    let (later, _) = branch(&engine);
+    engine.take_below_to_disk(later).unwrap();
+    assert_eq!([earlier, line, later].map(|line| engine.below_is_on_disk(line)), [true, false, true]);
     make(&view, "ours", b"ours");
     engine.snapshot(line, b"").unwrap();
     engine.sync().unwrap();
-    drop((view, other, engine));
+    drop((view, engine));
     let engine = place.open();
-    engine.take_below_to_disk().unwrap();
+    engine.take_below_to_disk(line).unwrap();
     assert!(engine.below_is_on_disk(line));
+}
+
+#[test]
+fn a_base_is_told_of_what_the_disk_lost_since_it_was_taken_and_of_nothing_that_was_told_before() {
+    let Some(disk) = Disk::formatted("ext4", 48, &["-m", "0"], "") else { return };
+    let lower = disk.below("ext4", 64, &["-O", "^has_journal"]);
+    let temp = tempfile::tempdir().unwrap();
+    let store = temp.path().join("store");
+    Engine::create(&store, lower.at()).unwrap();
+    let options = Options { background: false, ..Options::default() };
+    let engine = Arc::new(Engine::open(&store, lower.at(), options, Opening::Use).unwrap());
+    // Told to somebody else, so that nobody who comes later hears of it.
+    let lose = |name: &str| {
+        let full = disk.at().join("full");
+        let mut file = std::fs::File::create(&full).unwrap();
+        while file.write_all(&[1; 4096]).is_ok() {}
+        let other = std::fs::File::open(lower.at()).unwrap();
+        std::fs::write(lower.at().join(name), vec![1; 1 << 20]).unwrap();
+        rustix::fs::syncfs(&other).unwrap_err();
+        std::fs::remove_file(full).unwrap();
+        rustix::fs::syncfs(&other).unwrap();
+    };
+    lose("before");
+    let (first, _) = branch(&engine);
+    engine.take_below_to_disk(first).unwrap();
+    let (second, _) = branch(&engine);
+    lose("since");
+    assert!(matches!(engine.take_below_to_disk(second), Err(Error::LostBelow)));
+    let (third, _) = branch(&engine);
+    [first, third].map(|line| engine.take_below_to_disk(line).unwrap());
+    assert_eq!([first, second, third].map(|line| engine.below_is_on_disk(line)), [true, false, true]);
 }
 
 #[test]
@@ -79,7 +117,7 @@ fn a_hash_is_taken_over_only_within_a_boot_and_if_the_disk_had_the_file_by_then(
         engine.flush().unwrap();
         drop(engine);
         let engine = place.open();
-        engine.take_below_to_disk().unwrap();
+        [first, second].map(|base| engine.take_below_to_disk(base).unwrap());
         let third = base(&engine);
         assert_eq!(print(&engine, third).0.hash, *blake3::hash(b"contents").as_bytes(), "{mark:?}");
         engine.sync().unwrap();

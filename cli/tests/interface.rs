@@ -250,6 +250,28 @@ fn what_is_done_is_said_where_the_answer_cannot_be_written() {
 }
 
 #[test]
+fn what_is_to_be_known_of_what_was_done_is_said_behind_an_answer_that_nobody_takes() {
+    let world = World::new();
+    world.write("f", "old");
+    world.fs(["snapshot"]);
+    fs::create_dir_all(world.path("home/.claude")).unwrap();
+    fs::write(world.path("home/.claude/settings.json"), "{}").unwrap();
+    let snapshot = ["agent", "fs", "snapshot"];
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = world.command(snapshot).stdout(full).output().unwrap();
+    assert!(String::from_utf8(output.stderr).unwrap().contains("nothing has changed since"));
+    for (words, said) in
+        [(&snapshot[..], "nothing has changed since"), (&["agent", "hooks", "install", "claude"], "as it was before")]
+    {
+        let (nobody, closed) = std::io::pipe().unwrap();
+        drop(nobody);
+        let output = world.command(words).stdout(closed).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(0) && stderr.contains(said), "{words:?}: {stderr}");
+    }
+}
+
+#[test]
 fn a_command_ends_as_it_does_whoever_takes_its_answer() {
     let world = World::new();
     world.write("f", "old");

@@ -61,14 +61,14 @@ pub(crate) fn run(app: &App, args: &ConvertArgs) -> Outcome {
         app.answer_of(true, workspace.root(), &Shape { convert: &report })?;
         return Ok(Exit::Done);
     }
-    app.ui.path(workspace.root())?;
+    let told = app.ui.path(workspace.root());
     if !report.changed && !args.back {
         app.ui.note(&format!("it was a unit of its own already, says {}", report.provider));
     }
     for note in &report.notes {
         app.ui.note(&text::line(note));
     }
-    Ok(Exit::Done)
+    Exit::Done.after(told)
 }
 
 /// Has it mounted at login, or not any more. Gives what is to be said of that.

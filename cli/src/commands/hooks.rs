@@ -244,7 +244,7 @@ pub(crate) fn run(app: &App, command: &Hooks) -> Outcome {
             let settings = Settings::of(app, &args.target.scope)?;
             let target = settings.target(args.target.agent);
             let change = settings::install(&target)?;
-            let exit = changed(app, &settings, args.target.agent, change, "installed", "installed already")?;
+            let outcome = changed(app, &settings, args.target.agent, change, "installed", "installed already");
             let status = settings::status(&target)?;
             if status.trusted == Some(false) {
                 app.ui.note("not trusted yet: it asks for that at its next start, and calls `ah` from then on");
@@ -263,7 +263,7 @@ pub(crate) fn run(app: &App, command: &Hooks) -> Outcome {
             if let Some(taken) = settings.taken_along(app, &status.file)? {
                 app.ui.note(&taken);
             }
-            Ok(exit)
+            outcome
         }
         Hooks::Uninstall(args) => {
             app.engine()?.refuse_to_agents("`hooks uninstall`")?;
@@ -279,15 +279,15 @@ fn changed(app: &App, settings: &Settings, agent: Agent, change: Change, done: &
     let Change { file, changed, backup, restored } = change;
     if app.ui.json {
         let scope = settings.scope;
-        app.ui.json_of_act(&ChangeShape { hooks: ChangeBody { agent, scope, file, changed, backup, restored } })?;
-        return Ok(Exit::Done);
+        let body = ChangeBody { agent, scope, file, changed, backup, restored };
+        return Exit::Done.after(app.ui.json_of_act(&ChangeShape { hooks: body }));
     }
     let what = if changed { done } else { was };
-    app.ui.line(&format!("{}: {what}, {}", agent.title(), shown::path(&file)))?;
+    let told = app.ui.line(&format!("{}: {what}, {}", agent.title(), shown::path(&file)));
     if let Some(backup) = backup.filter(|_| changed) {
         app.ui.note(&format!("as it was before: {}", shown::path(&backup)));
     }
-    Ok(Exit::Done)
+    Exit::Done.after(told)
 }
 
 fn status(app: &App, args: &StatusArgs) -> Outcome {

@@ -75,7 +75,7 @@ pub(crate) fn run(app: &App, args: &SnapshotArgs) -> Outcome {
         app.answer_of(true, workspace.root(), &SnapshotShape { snapshot: &snapshot })?;
         return Ok(Exit::Done);
     }
-    app.ui.line(snapshot.id.as_str())?;
+    let told = app.ui.line(snapshot.id.as_str());
     if let Some(equal) = &snapshot.equal_to {
         app.ui.note(&format!("nothing has changed since {equal}"));
     }
@@ -88,5 +88,5 @@ pub(crate) fn run(app: &App, args: &SnapshotArgs) -> Outcome {
     if let Some(reason) = snapshot.repository.as_ref().and_then(|repository| repository.not_kept.as_ref()) {
         app.ui.warning(&format!("the repository's objects are not kept with it: {}", text::line(reason)), None);
     }
-    Ok(Exit::Done)
+    Exit::Done.after(told)
 }

@@ -30,7 +30,9 @@ impl Workspace {
         policy: &CapturePolicy,
         everything: bool,
     ) -> Result<Saved> {
-        let saved = self.can_capture(served).and_then(|()| self.save_with(served, workspace, policy, everything));
+        let able = self.can_capture(served);
+        let is_unable = able.is_err();
+        let saved = able.and_then(|()| self.save_with(served, workspace, policy, everything));
         let refused = match saved {
             Ok(snapshot) => return Ok(Saved { snapshot, other: None, note: None }),
             Err(error) if !another_may_help(&error) => return Err(refusal(error)),
@@ -46,10 +48,14 @@ impl Workspace {
             let everything = everything || !served.can(Capability::AppliesPolicy);
             match self.save_with(&other, workspace, policy, everything) {
                 Ok(snapshot) => {
-                    let note = format!(
-                        "the present state is saved by {}, as {} does not capture this directory as it is now (`ah agent fs status` says why)",
-                        other.name, served.name
-                    );
+                    // Of what failed only then `status` does not know.
+                    let why = match is_unable {
+                        true => {
+                            "does not capture this directory as it is now (`ah agent fs status` says why)".to_owned()
+                        }
+                        false => format!("could not: {}", refused.message),
+                    };
+                    let note = format!("the present state is saved by {}, as {} {why}", other.name, served.name);
                     return Ok(Saved { snapshot, other: Some(other), note: Some(note) });
                 }
                 Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),

@@ -549,3 +549,21 @@ fn where_the_one_that_only_branches_fails_the_next_makes_the_branch() {
     let error = workspace.branch(&options("b")).unwrap_err();
     assert_eq!((error.kind, error.message.contains("made to fail")), (ErrorKind::Unavailable, true));
 }
+
+#[test]
+fn why_another_saves_the_present_state_is_said_where_status_does_not_know() {
+    let (lab, better, _other) = two();
+    let first = lab.step("a", "one").id;
+    let note = |text| {
+        lab.write("a", text);
+        let report = lab.open().restore(first.as_str(), &RestoreOptions::default()).unwrap();
+        report.notes.into_iter().find(|note| note.contains("is saved by other")).unwrap()
+    };
+    *better.fails.lock().unwrap() = Some(broken());
+    let said = note("two");
+    assert!(said.contains("the pool is gone") && !said.contains("status"), "{said}");
+    *better.fails.lock().unwrap() = None;
+    *better.probe.lock().unwrap() = Some(no("not here"));
+    let said = note("three");
+    assert!(said.contains("`ah agent fs status` says why"), "{said}");
+}

@@ -139,6 +139,11 @@ fn after_an_agents_work_bare_ah_goes_back_to_before_its_prompt() {
     settled(&world);
     assert_eq!(proposed(), ["ah agent fs diff @prompt", "ah timeline", "ah agent fs restore @prompt --dry-run"]);
     assert_eq!(world.fs(["diff", "@prompt"]), "M\tf");
+    // What was taken since in a session without a prompt is not of that prompt, though nobody asked for a snapshot.
+    Agent::claude(&world, "s2").writes("f", "mended");
+    settled(&world);
+    assert_eq!(world.json("overview", &[])["status"]["latest"]["kind"], "auto");
+    assert_eq!(proposed(), of_mine);
     // What a person has taken since is what that person means.
     world.fs(["snapshot", "-m", "mine"]);
     assert_eq!(proposed(), of_mine);

@@ -214,6 +214,9 @@ fn a_disk_that_takes_no_more_files_is_freed_by_the_same() {
     let kept =
         fs::read_dir(world.path("state")).unwrap().filter(|entry| is_reserve(&entry.as_ref().unwrap().file_name()));
     assert_eq!(kept.count(), 9);
+    // Nothing that a filesystem could compress: it is to take the room that it is to give.
+    let reserve = fs::read(world.path("state/reserve")).unwrap();
+    assert_eq!(reserve.iter().collect::<std::collections::BTreeSet<_>>().len(), 256);
 }
 
 #[test]

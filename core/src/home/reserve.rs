@@ -15,7 +15,6 @@ const RESERVES: [&str; 8] =
     ["reserve", "reserve-2", "reserve-3", "reserve-4", "reserve-5", "reserve-6", "reserve-7", "reserve-8"];
 /// Bytes of the first: a few blocks, for a few lines and small files.
 const RESERVE: usize = 64 << 10;
-static SPACES: [u8; RESERVE] = [0x20; RESERVE];
 /// Given up, once, for what a hook has to say on a full disk: a line of the timeline, or the log and its folder. Bytes.
 const HOOKS_RESERVE: (&str, usize) = ("reserve-hooks", 16 << 10);
 
@@ -26,7 +25,7 @@ impl Home {
         for (name, size) in RESERVES.into_iter().zip(sizes).chain([HOOKS_RESERVE]) {
             let path = self.path.join(name);
             if !path.exists() {
-                let _ = fsio::replace(&path, &SPACES[..size], Durability::Instant);
+                let _ = fsio::replace(&path, &random(size), Durability::Instant);
             }
         }
     }
@@ -42,7 +41,7 @@ impl Home {
     /// Why hardly more than what is kept for it can be written on its disk, where that is full; none also where that cannot be tried.
     pub(crate) fn full(&self) -> Option<Error> {
         let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
-        let trial = || fs::File::from(rustix::fs::open(&self.path, flags, Mode::RUSR)?).write_all(&SPACES);
+        let trial = || fs::File::from(rustix::fs::open(&self.path, flags, Mode::RUSR)?).write_all(&random(RESERVE));
         let error = Error::from_io(format!("the disk of AH_HOME ({}) is full", self.path.display()), &trial().err()?);
         lacks_room(&error).then_some(error)
     }
@@ -64,6 +63,13 @@ impl Home {
         }
         run()
     }
+}
+
+/// Filesystems that compress would keep no room for blanks.
+fn random(size: usize) -> Vec<u8> {
+    let mut bytes = vec![0; size];
+    let _ = getrandom::fill(&mut bytes);
+    bytes
 }
 
 /// Whether a disk had no room. Memory and descriptors are used up without that, and no file that goes gives any back.

@@ -107,7 +107,7 @@ impl Workspace {
             served.provider.destroy(&served.place(), &DestroyRequest::Clone(reference), &self.context())?;
         }
         if !forgotten.snapshots.is_empty() {
-            self.say_removed(&forgotten.snapshots, "rm")?;
+            self.take_off(&forgotten.snapshots, "rm")?;
             self.destroy_each(&forgotten.snapshots)?;
         }
         for name in &stores {

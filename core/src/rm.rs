@@ -2,6 +2,8 @@
 //!
 //! First the timeline says that they are removed, then the provider removes them: what a killed process leaves, `gc` removes, and the hourly run behind snapshots. Providers
 //! may only put them aside; the background's process gives their space back. No lock is held meanwhile.
+//!
+//! Only on a disk that has no room for that line the provider comes first ([`Workspace::take_off`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,11 +15,13 @@ use serde::Serialize;
 
 use crate::background;
 use crate::branch::BranchRecord;
+use crate::home::lacks_room;
 use crate::ids::BranchId;
 use crate::record::SnapshotRecord;
 use crate::seek;
 use crate::snapshot::{Shown, same_reference};
 use crate::state::State;
+use crate::text;
 use crate::timeline::{Event, EventBody};
 use crate::versioned;
 use crate::workspace::{Served, Workspace};
@@ -83,7 +87,7 @@ impl Workspace {
             }
         }
         if !options.dry_run && !removed.is_empty() {
-            self.say_removed(&removed, "rm")?;
+            self.take_off(&removed, "rm")?;
             drop(stays);
             self.destroy_all(&removed)?;
         }
@@ -153,6 +157,49 @@ impl Workspace {
         let (session, home) = (self.writing_session(), self.engine.home());
         home.with_reserve(|| self.append(&session, body.clone(), Durability::Durable))?;
         Ok(())
+    }
+
+    /// As [`Workspace::say_removed`], for what is to free a full disk. Where `$AH_HOME` is part of what is captured, the snapshots hold the reserve, and giving that up
+    /// made no room: then the providers remove them first. Whoever is killed in between leaves snapshots that `gc` and `rm` find gone. `stays` is held, so nobody comes to need one.
+    pub(crate) fn take_off(&self, snapshots: &[SnapshotRecord], by: &str) -> Result<()> {
+        match self.say_removed(snapshots, by) {
+            Err(error) if lacks_room(&error) => self.remove_first(snapshots, &|| self.say_removed(snapshots, by)),
+            said => said,
+        }
+    }
+
+    /// Removes one after the other until there is room to `say` so. What one provider cannot do keeps no other from it; once it is said, it is tried again.
+    fn remove_first(&self, snapshots: &[SnapshotRecord], say: &dyn Fn() -> Result<()>) -> Result<()> {
+        let listed = State::of(self.read_log(None)?).snapshots;
+        let (mut removed, mut failed) = (0, None);
+        for snapshot in snapshots {
+            let outcome = self
+                .serve(&snapshot.provider)
+                .and_then(|served| self.destroy(&served, &snapshot.id, &snapshot.reference, &listed, &self.context()));
+            if let Err(error) = outcome {
+                let SnapshotRecord { id, provider, .. } = snapshot;
+                let what = format!("the disk is full, and {provider} could not remove the snapshot {id}");
+                failed.get_or_insert(error.context(what));
+                continue;
+            }
+            removed += 1;
+            // It may have been put aside only.
+            let _ = self.reclaim_store(&snapshot.provider);
+            match say() {
+                Err(error) if lacks_room(&error) => {}
+                said => return said,
+            }
+        }
+        if removed == 0
+            && let Some(error) = failed
+        {
+            return Err(error);
+        }
+        let gone = text::count(removed, "snapshot is", "snapshots are");
+        let said = self.engine.home().once_there_is_room(self.engine.settings(), say);
+        said.map_err(|error| {
+            error.context(format!("{gone} removed, and there is no room yet to take that off the timeline"))
+        })
     }
 
     /// Has the providers remove what is off the timeline.

@@ -1,4 +1,4 @@
-# In the guest, run by bash: everyday use for each provider and user, without the helper and with it.
+# In the guest, run by bash: everyday use for each provider and user, without the helper and with it; and a full dataset.
 set -uo pipefail
 here=$(dirname "$0")
 . "$here/places.sh"
@@ -29,4 +29,6 @@ if helper; then
 else
     failed+=("ordinary users served by ahd, which is not built")
 fi
+echo "-- a full dataset"
+bash "$here/full.sh" || failed+=("a full dataset")
 [ ${#failed[@]} = 0 ] || { printf 'FAILED: %s\n' "${failed[@]}"; exit 1; }

@@ -10,6 +10,7 @@ mod closed;
 mod damage;
 mod disks;
 mod exec;
+mod full;
 mod interrupted;
 mod repository;
 #[path = "../support/mod.rs"]

@@ -69,7 +69,7 @@ impl Workspace {
     fn give_up_base(&self, base: &SnapshotId) -> Result<()> {
         let state = self.state()?;
         let Some(taken) = state.snapshot(base).map(std::slice::from_ref) else { return Ok(()) };
-        let say = || self.say_removed(taken, "branch");
+        let say = || self.take_off(taken, "branch");
         match self.give_up_if_free(&free(base), prune::WAIT, say)? {
             true => self.destroy_all(taken),
             false => Ok(()),

@@ -18,6 +18,7 @@ use crate::branch::known::Known;
 use crate::branch::repository::RepositoryMark;
 use crate::branch::{BranchFile, BranchState, all, read_all};
 use crate::engine::Engine;
+use crate::lock::Lock;
 use crate::record::SnapshotRecord;
 use crate::registry::{Identity, Index};
 use crate::restore::at::Tree;
@@ -184,9 +185,16 @@ impl Workspace {
 
     /// Refuses if snapshots were taken in a branch, or branches grew from it, since somebody looked who has since marked it as being taken away.
     pub(super) fn refuse_made_meanwhile(&self, file: &BranchFile) -> Result<()> {
+        let own = file.own_workspace(&self.engine)?;
+        let making = own.as_ref().map(|own| own.lock("orphans")).transpose()?;
+        self.refuse_made(file, own.as_ref().zip(making.as_ref()))
+    }
+
+    /// The same by who has `orphans` of the workspace that the branch is.
+    pub(super) fn refuse_made(&self, file: &BranchFile, own: Option<(&Self, &Lock)>) -> Result<()> {
         self.refuse_grown(file)?;
-        let Some(own) = file.own_workspace(&self.engine)? else { return Ok(()) };
-        let words = own.snapshots_held(&own.lock("orphans")?)?;
+        let Some((own, making)) = own else { return Ok(()) };
+        let words = own.snapshots_held(making)?;
         Held { words, ..Held::default() }.refuse(self, file)
     }
 

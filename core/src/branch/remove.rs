@@ -15,6 +15,7 @@ use crate::branch::held::{Whereabouts, grown_from};
 use crate::branch::{BranchFile, BranchRecord, BranchState, all, called, destroy_request};
 use crate::engine::Engine;
 use crate::fsio;
+use crate::home::lacks_room;
 use crate::lock::{Holder, Lock};
 use crate::mounts;
 use crate::notice::{Notice, NoticeKind};
@@ -31,7 +32,7 @@ pub struct BranchRemoved {
 }
 
 impl Workspace {
-    /// Takes a branch away with everything in it, its own snapshots too. If that fails, the branch stays what it was.
+    /// Takes a branch away with everything in it, its own snapshots too. If that fails, the branch stays what it was, unless its files went first to make room.
     ///
     /// # Errors
     /// `NotFound`; `FailedPrecondition` inside an agent's own session, in a copy of an `$AH_HOME` that is there, if it holds something that is nowhere else, branches grew from it, or it is not where it was made, and `force` is not
@@ -54,14 +55,17 @@ impl Workspace {
         let grown = grown_from(&self.engine, &file, all(self.engine.home())?)?;
         self.refuse_from_within(&file, force)?;
         prepare(&self.engine, &file)?;
-        self.mark_removing(&mut file)?;
+        let looked_at = force || before.0 == BranchState::Making;
         let home = self.engine.home();
-        if !force
-            && before.0 != BranchState::Making
-            && let Err(error) = self.refuse_made_meanwhile(&file)
-        {
-            self.take_back(file, before);
-            return Err(error);
+        match self.mark_removing(&mut file) {
+            Err(error) if lacks_room(&error) => self.take_away_unmarked(&file, &served, looked_at)?,
+            marked => {
+                marked?;
+                if !looked_at && let Err(error) = self.refuse_made_meanwhile(&file) {
+                    self.take_back(file, before);
+                    return Err(error);
+                }
+            }
         }
         if let Err(error) = finish(&self.engine, &file, &served, &self.context()) {
             let what = format!("the branch {} cannot be taken away", file.record.name);
@@ -76,7 +80,7 @@ impl Workspace {
         }
         let _ = fsio::remove_file(&self.branch_lock(&file.record.id));
         let body = EventBody::BranchRemoved { branch: file.record.id.clone(), name: file.record.name.clone() };
-        self.append(&self.writing_session(), body, Durability::Durable)?;
+        home.with_reserve(|| self.append(&self.writing_session(), body.clone(), Durability::Durable))?;
         let (path, name) = (&file.record.path, &file.record.name);
         if *path != file.made_at && path.exists() {
             let message = format!("the files of {name}, which was moved, stay in {}", path.display());
@@ -95,6 +99,27 @@ impl Workspace {
             ));
         }
         Ok(BranchRemoved { branch: file.record })
+    }
+
+    /// Takes the directory of a branch away before that is written down, on a disk that has no room for it: as of snapshots ([`Workspace::take_off`]), what frees it may
+    /// hold the reserve. Whoever makes something in the branch, or of it, waits for the locks until it is marked. Killed before, it is a branch that is gone.
+    fn take_away_unmarked(&self, file: &BranchFile, served: &Served, looked_at: bool) -> Result<()> {
+        let own = file.own_workspace(&self.engine)?;
+        let making = own.as_ref().map(|own| own.lock("orphans")).transpose()?;
+        let _registry = self.engine.lock_registry()?;
+        if !looked_at {
+            self.refuse_made(file, own.as_ref().zip(making.as_ref()))?;
+        }
+        take_directory(&self.engine, file, own.as_ref(), served, &self.context())?;
+        // It may have been put aside only.
+        let _ = self.reclaim_store(&served.name);
+        let home = self.engine.home();
+        home.once_there_is_room(self.engine.settings(), || file.save(home)).map_err(|error| {
+            let name = &file.record.name;
+            error.context(format!(
+                "the files of the branch {name} are removed, and there is no room yet to write that down"
+            ))
+        })
     }
 
     /// Takes away what is left of a branch whose maker or remover has ended, by who has its lock alone.
@@ -281,19 +306,30 @@ fn is_mounted(point: &Path) -> Error {
 /// Takes away everything that a branch is: its directory, its own history, and its record last.
 pub(super) fn finish(engine: &Engine, file: &BranchFile, served: &Served, cx: &Context<'_>) -> Result<()> {
     let own = file.own_workspace(engine)?;
-    // What is there in its place is not ours.
-    if file.whereabouts(own.as_ref()) != Whereabouts::Replaced || file.standing() == Standing::Unmounted {
-        take_away(engine, file, served, cx)?;
-        // A provider that has lost its store knows of no branch, nor of what it put in its place.
-        if file.mounted {
-            take_down(file.point())?;
-        }
-        take_what_stayed(engine, file, own.as_ref())?;
-    }
+    take_directory(engine, file, own.as_ref(), served, cx)?;
     if let Some(own) = own {
         forget_workspace(&own)?;
     }
     file.forget(engine.home())
+}
+
+/// Takes away the directory of a branch, which may be the workspace `own`. What is there in its place is not ours.
+fn take_directory(
+    engine: &Engine,
+    file: &BranchFile,
+    own: Option<&Workspace>,
+    served: &Served,
+    cx: &Context<'_>,
+) -> Result<()> {
+    if file.whereabouts(own) == Whereabouts::Replaced && file.standing() != Standing::Unmounted {
+        return Ok(());
+    }
+    take_away(engine, file, served, cx)?;
+    // A provider that has lost its store knows of no branch, nor of what it put in its place.
+    if file.mounted {
+        take_down(file.point())?;
+    }
+    take_what_stayed(engine, file, own)
 }
 
 /// Takes away the branch's directory if it is still there, as its provider has lost what it knew of it, or if its origin was removed, and others know

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::time::{Duration, Instant};
 
 use ah_plugin_api::{Durability, Error, ErrorKind, Result};
 use rustix::fs::{Mode, OFlags};
@@ -9,6 +10,7 @@ use rustix::io::Errno;
 
 use super::Home;
 use crate::fsio;
+use crate::settings::Settings;
 
 /// The files that are given up on a full disk. Those after the first are empty, for one that takes no more files.
 const RESERVES: [&str; 8] =
@@ -17,6 +19,8 @@ const RESERVES: [&str; 8] =
 const RESERVE: usize = 64 << 10;
 /// Given up, once, for what a hook has to say on a full disk: a line of the timeline, or the log and its folder. Bytes.
 const HOOKS_RESERVE: (&str, usize) = ("reserve-hooks", 16 << 10);
+/// Who waits for room looks so often whether it has come.
+const PAUSE: Duration = Duration::from_millis(100);
 
 impl Home {
     /// Keeps room for removals, gc and what a hook has to say, should the disk be full then. Best effort.
@@ -62,6 +66,20 @@ impl Home {
             }
         }
         run()
+    }
+
+    /// Does what wants room behind a removal: some filesystems give it back by and by.
+    pub(crate) fn once_there_is_room<T>(&self, settings: &Settings, run: impl Fn() -> Result<T>) -> Result<T> {
+        let (since, patience) = (Instant::now(), settings.patience_left());
+        loop {
+            match run() {
+                Err(error) if lacks_room(&error) && since.elapsed() < patience && !settings.observer.cancelled() => {}
+                done => return done,
+            }
+            // As soon as the removal is on disk.
+            let _ = fs::File::open(&self.path).map(rustix::fs::syncfs);
+            std::thread::sleep(PAUSE);
+        }
     }
 }
 

@@ -177,7 +177,7 @@ impl Workspace {
             let records = {
                 let _stays = self.lock("stays")?;
                 let records = self.still_go(&policy, now, going, &planned, &mut report.verdicts)?;
-                self.say_removed(&records, "prune")?;
+                self.take_off(&records, "prune")?;
                 records
             };
             report.removed = records.len() as u64;
@@ -280,7 +280,7 @@ impl Workspace {
         outcomes.into_iter().collect()
     }
 
-    fn reclaim_store(&self, name: &ProviderName) -> Result<()> {
+    pub(crate) fn reclaim_store(&self, name: &ProviderName) -> Result<()> {
         if self.engine.home().original().is_some() {
             return Ok(());
         }

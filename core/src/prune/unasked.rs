@@ -167,7 +167,7 @@ impl Workspace {
             if going.is_empty() {
                 return Ok(Some(0));
             }
-            self.say_removed(&going, "retention")?;
+            self.take_off(&going, "retention")?;
             going
         };
         self.destroy_all(&going)?;

@@ -17,12 +17,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ah_core::{
-    Access, BranchOptions, ConversationReport, EditOptions, Engine, Error, ErrorKind, EventBody, GcOptions, MomentKind,
-    NewMoment, PruneOptions, RelPath, Release, RestoreOptions, RmOptions, SeekOptions, SessionName, SnapshotFilter,
-    SnapshotOptions, TimelineFilter, UndoOptions, crash,
+    Access, BranchOptions, BranchState, ConversationReport, EditOptions, Engine, Error, ErrorKind, EventBody,
+    GcOptions, MomentKind, NewMoment, PruneOptions, RelPath, Release, RestoreOptions, RmOptions, SeekOptions,
+    SessionName, SnapshotFilter, SnapshotOptions, TimelineFilter, UndoOptions, crash,
 };
 use lab::Lab;
 use std::os::fd::AsFd;
@@ -36,6 +36,8 @@ enum Plan {
     /// And so do all that come after it.
     FailFrom(u64),
     Die(u64),
+    /// Each step of that name.
+    FailAt(&'static str),
 }
 
 static PLAN: Mutex<Plan> = Mutex::new(Plan::Nothing);
@@ -63,6 +65,8 @@ fn hook(name: &str) -> io::Result<()> {
             Err(io::Error::from_raw_os_error(28))
         }
         Plan::FailFrom(0) => Err(io::Error::from_raw_os_error(28)),
+        Plan::FailAt(step) if step == name => Err(io::Error::from_raw_os_error(28)),
+        Plan::FailAt(_) => Ok(()),
         Plan::Die(0) => {
             *plan = Plan::Nothing;
             drop(plan);
@@ -423,6 +427,44 @@ fn forgotten(plan: fn(u64) -> Plan, kind: &str) {
     }
 }
 
+/// Where nothing can be written down, not even that something goes, it goes all the same: it may be what holds the room. Until it can, that it is gone is told as after a kill.
+fn without_room() {
+    let mut lab = Lab::in_memory();
+    lab.settings.patience = Duration::ZERO;
+    let ids: Vec<String> = (0..4).map(|n| lab.step("a", &n.to_string()).id.to_string()).collect();
+    let engine = lab.engine();
+    let workspace = open(&engine, &lab.path()).unwrap();
+    let branch = workspace.branch(&BranchOptions { name: Some("b".into()), ..BranchOptions::default() }).unwrap();
+    let on_full_disk = |step, job: &dyn Fn() -> Result<(), Error>| {
+        *PLAN.lock().unwrap() = Plan::FailAt(step);
+        let error = job().unwrap_err();
+        *PLAN.lock().unwrap() = Plan::Nothing;
+        assert!(error.hint.is_some() || error.kind != ErrorKind::ResourceExhausted, "{error:?}");
+        error.kind
+    };
+    let failures = || workspace.gc(&GcOptions::default()).unwrap().failures;
+    let rm = |refs: &[String]| workspace.rm(refs, &RmOptions::default()).map(drop);
+
+    assert_eq!(on_full_disk("timeline.append", &|| rm(&ids[..2])), ErrorKind::ResourceExhausted);
+    let told = failures();
+    assert!(told.len() == 2 && told.iter().all(|one| one.contains("takes it off")), "{told:?}");
+    // What the provider cannot remove stays, and is not said to be gone.
+    lab.fake.destroys_fail.store(true, Ordering::Relaxed);
+    assert_ne!(on_full_disk("timeline.append", &|| rm(&ids[2..3])), ErrorKind::ResourceExhausted);
+    lab.fake.destroys_fail.store(false, Ordering::Relaxed);
+    assert_eq!(failures(), told);
+    rm(&ids[..3]).unwrap();
+    assert_eq!(failures(), [""; 0]);
+
+    let remove = |force| workspace.remove_branch("b", force).map(drop);
+    assert_eq!(on_full_disk("replace.write", &|| remove(false)), ErrorKind::ResourceExhausted);
+    assert_eq!((branch.path.exists(), workspace.branches_looked_at().unwrap()[0].state), (false, BranchState::Gone));
+    assert_eq!(failures(), [""; 0]);
+    remove(true).unwrap();
+    assert_eq!(workspace.branches().unwrap(), []);
+    check(&lab, "without room");
+}
+
 #[test]
 fn any_step_may_fail_or_be_the_last() {
     assert!(crash::set_hook(hook));
@@ -440,6 +482,7 @@ fn any_step_may_fail_or_be_the_last() {
     for (name, job) in JOBS.iter().filter(|(name, _)| ["snapshot", "moment"].contains(name)) {
         rounds(name, *job, Plan::FailFrom, "failing from there on");
     }
+    without_room();
     assert!(INTERRUPTED.load(Ordering::Relaxed) > 10, "nothing was interrupted");
     let seen = SEEN.lock().unwrap();
     for step in ["conversation-put", "conversation-sync", "untrimmed-copy", "untrimmed-rename"] {

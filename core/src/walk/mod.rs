@@ -301,7 +301,10 @@ impl Source<'_> {
         read_all(fd.as_fd()).map_err(|e| io(format!("cannot read {path}"), e))
     }
 
-    /// A descriptor with the contents of a file or symlink, at any offset. `DataLoss` if a provider gives other than the `size` that it told of.
+    /// A descriptor with the contents of a file or symlink, at any offset.
+    ///
+    /// # Errors
+    /// Those of [`Self::read`], and `DataLoss` if a provider gives other than the `size` that it told of.
     pub(crate) fn contents(
         &self,
         path: &RelPath,
@@ -479,6 +482,12 @@ impl Walk<'_, '_> {
             self.pair(&path.join(&name)?, a, b)?;
         }
     }
+}
+
+/// Whether the system could not read, for damage or for trouble that passes: it has one word for both.
+pub(crate) fn of_the_disk(error: &Error) -> bool {
+    let words = [Errno::IO, Errno::BADMSG, Errno::UCLEAN].map(Errno::raw_os_error);
+    error.errno.is_some_and(|errno| words.contains(&errno))
 }
 
 /// Writes all of `bytes`.

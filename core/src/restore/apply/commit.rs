@@ -59,12 +59,14 @@ impl Work<'_> {
         };
 
         let twins = twins(plan);
-        let damaged = std::mem::take(&mut *locked(&self.damaged));
-        let makes_room = plan.clear.iter().zip(clear).filter(|(step, _)| !self.stays_for(&damaged, &step.path));
+        let unread = std::mem::take(&mut *locked(&self.unread));
+        let stay = self.kept(&unread);
+        let makes_room = plan.clear.iter().zip(clear).filter(|(step, _)| !self.stays(&stay, &unread, &step.path));
         self.take_all(staging, makes_room, &twins, &kept, &one_more);
-        self.make_dirs(staging);
+        let has_place = |step: &Step| !self.has_no_place(&stay, &unread, &step.path);
+        self.make_dirs(staging, plan.dirs.iter().filter(|step| has_place(step)));
         let times = self.times();
-        let puts = plan.puts.iter().zip(puts).filter(|(step, _)| !damaged.contains(&step.path));
+        let puts = plan.puts.iter().zip(puts).filter(|(step, _)| has_place(step));
         let puts: Vec<Slotted<'_>> = puts.map(|(step, slot)| Slotted { step, slot }).collect();
         // Neighbours share a directory, so each thread remembers the one it was in last.
         let chunks: Vec<&[Slotted<'_>]> = puts.chunks(64).collect();
@@ -78,7 +80,8 @@ impl Work<'_> {
             Ok(())
         });
         debug_assert!(placed.is_ok(), "each path's trouble is settled where it arises");
-        self.take_all(staging, plan.removals.iter().zip(removals), &twins, &kept, &one_more);
+        let goes = plan.removals.iter().zip(removals).filter(|(step, _)| !self.does_not_go(&unread, &step.path));
+        self.take_all(staging, goes, &twins, &kept, &one_more);
         self.cx.progress("changing files", total, Some(total));
         kept.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
@@ -98,9 +101,9 @@ impl Work<'_> {
         }
     }
 
-    fn make_dirs(&self, staging: &Staging) {
+    fn make_dirs<'s>(&self, staging: &Staging, steps: impl Iterator<Item = &'s Step>) {
         let mut dirs = LastDir::new(self.tree);
-        for step in &self.plan.dirs {
+        for step in steps {
             let made = step_point("restore-mkdir")
                 .and_then(|()| dirs.parent(&step.path))
                 .and_then(|place| self.make_dir(staging, step, place));
@@ -212,21 +215,6 @@ impl Work<'_> {
             Err(Errno::NOENT) => new(),
             Err(error) => Err(error.into()),
         }
-    }
-
-    /// Whether what was to make room stays, as what is to be in its place cannot be read.
-    fn stays_for(&self, damaged: &HashSet<RelPath>, path: &RelPath) -> bool {
-        if damaged.contains(path) {
-            // It is told as such.
-            locked(&self.outcome).undone.push(path.clone());
-            return true;
-        }
-        let stays = !damaged.is_empty()
-            && std::iter::successors(path.parent(), RelPath::parent).any(|above| damaged.contains(&above));
-        if stays {
-            self.left_for_damage(path, "it stays as it is: what is to be in the place of its directory cannot be read");
-        }
-        stays
     }
 
     fn take_all<'s>(

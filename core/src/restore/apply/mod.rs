@@ -1,8 +1,8 @@
 //! Carrying a plan out.
 //!
 //! 1. *Stage*: every file and symlink that is to appear is made, whole, in a folder of ours at the top of the workspace, and two
-//!    empty ones are exchanged there. A full disk or a wish to stop end the restore here, with nothing changed. What is damaged in the
-//!    snapshot is left out, with what would have to make room for it.
+//!    empty ones are exchanged there. A full disk, a snapshot that is away or a wish to stop end the restore here, with nothing changed. What
+//!    is damaged in the snapshot is left out, with what would have to make room for it (`unread.rs`).
 //! 2. *Commit*: only renames, `mkdir`, `rmdir`, `chmod`. A file that is replaced is exchanged with the new one in one step, so
 //!    that the old one, now in our folder, can be looked at: if someone wrote to it in the last instant, it goes back.
 //!    What one path fails with is reported; the others go on, since stopping half-way would help nobody.
@@ -15,24 +15,26 @@ mod attributes;
 mod commit;
 mod stage;
 mod staging;
+mod unread;
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use ah_plugin_api::{Capability, Context, EntryKind, Error, ErrorKind, RelPath, Result, Timestamp};
+use ah_plugin_api::{Capability, Context, EntryKind, Error, ErrorKind, Reference, RelPath, Result, Timestamp};
 use rustix::io::Errno;
 
 use self::attributes::{Said, Shown};
 pub(super) use self::staging::Staging;
+use self::unread::Unread;
 use super::LeftAlone;
 use super::at::{self, Found, Tree, io};
 use super::doors::OPEN;
 use super::journal::Journal;
 use super::plan::{Ground, MODE_AFTER, Plan, Step};
 use crate::crash;
-use crate::walk::Source;
+use crate::walk::{Shelf, Source};
 
 /// What is said of what somebody else changes while a restore puts things in place.
 const CHANGED: &str = "it was changed in the last instant, and is left as it is";
@@ -44,8 +46,10 @@ pub(crate) struct Applied {
     pub(crate) failed: Vec<LeftAlone>,
     /// How many of them came back without their owner or attributes.
     pub(crate) bare: usize,
-    /// How many of them stay as they are, as what the snapshot holds in their place cannot be read.
+    /// How many of them stay as they are, as what the snapshot holds in their place is damaged.
     pub(crate) damaged: usize,
+    /// Likewise, as the system could not read it: it may the next time.
+    pub(crate) passing: usize,
     /// The path of each step that was not carried out at all.
     pub(crate) undone: Vec<RelPath>,
     /// Anything a person should know.
@@ -80,9 +84,24 @@ pub(crate) fn apply(
         _ => Ok(None),
     };
     let view = mounted.as_ref().map_or(None, Option::as_ref).or((wanted && target.is_view()).then_some(target));
-    let damaged = Mutex::default();
-    let work =
-        Work { tree, plan, target, view, owners, lists, exact_times, cx, outcome, damaged, said, made, has_proc };
+    let (shelf, reference, unread) = (ground.shelf, &journal.target.reference, Mutex::default());
+    let work = Work {
+        tree,
+        plan,
+        target,
+        shelf,
+        reference,
+        view,
+        owners,
+        lists,
+        exact_times,
+        cx,
+        outcome,
+        unread,
+        said,
+        made,
+        has_proc,
+    };
     let staged =
         work.unlock().and_then(|()| Staging::make(tree, &journal.staging, journal.lanes)).and_then(|staging| {
             // What only goes gives room.
@@ -132,6 +151,9 @@ struct Work<'a> {
     tree: Tree<'a>,
     plan: &'a Plan,
     target: &'a Source<'a>,
+    /// Where that is, and which snapshot it is of.
+    shelf: Shelf<'a>,
+    reference: &'a Reference,
     /// Shows what the contract's entries do not tell, where the provider keeps any of that.
     view: Option<&'a Source<'a>>,
     /// Whether it shows owners, and access lists.
@@ -140,8 +162,7 @@ struct Work<'a> {
     exact_times: bool,
     cx: &'a Context<'a>,
     outcome: Mutex<Applied>,
-    /// What the snapshot holds of these cannot be read.
-    damaged: Mutex<HashSet<RelPath>>,
+    unread: Mutex<Unread>,
     said: Mutex<Said>,
     /// The directories that were made.
     made: Mutex<HashMap<RelPath, Found>>,
@@ -158,12 +179,6 @@ impl Work<'_> {
     fn left_undone(&self, path: &RelPath, reason: impl Into<String>) {
         self.fail(path, reason);
         locked(&self.outcome).undone.push(path.clone());
-    }
-
-    /// As [`Work::left_undone`], of a step that waits for what cannot be read: doing it again helps it as little.
-    fn left_for_damage(&self, path: &RelPath, reason: impl Into<String>) {
-        self.left_undone(path, reason);
-        locked(&self.outcome).damaged += 1;
     }
 
     /// As [`Work::fail`], of what is there but for its owner or attributes: those are no difference that doing it again would find.

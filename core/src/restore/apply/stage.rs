@@ -7,6 +7,7 @@ use ah_plugin_api::{Entry, EntryKind, Error, ErrorKind, RelPath, Result};
 use rustix::fs::{Advice, AtFlags, CWD, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
+use super::unread::unread;
 use super::{Slotted, Staging, Work, lanes, locked, on_threads};
 use crate::crash;
 use crate::restore::at::{self, io};
@@ -29,7 +30,7 @@ impl Work<'_> {
                 (Some(slot), Some(after)) => match self.prepare(staging, put.step, after, slot) {
                     // One file that is lost keeps none of the others from coming back.
                     Err(error) if error.kind == ErrorKind::DataLoss => {
-                        self.is_damaged(&put.step.path, &error);
+                        self.cannot_read(&put.step.path, &error);
                         Ok(())
                     }
                     prepared => prepared,
@@ -39,13 +40,7 @@ impl Work<'_> {
         })?;
         // As they are told, whichever thread came first.
         locked(&self.outcome).failed.sort_by(|a, b| a.path.cmp(&b.path));
-        Ok(())
-    }
-
-    fn is_damaged(&self, path: &RelPath, error: &Error) {
-        let why = error.causes.first().map_or_else(|| error.to_string(), ToString::to_string);
-        self.left_for_damage(path, format!("it stays as it is: what the snapshot holds of it cannot be read ({why})"));
-        locked(&self.damaged).insert(path.clone());
+        self.look_again()
     }
 
     fn prepare(&self, staging: &Staging, step: &Step, after: &Entry, slot: u64) -> Result<()> {
@@ -142,17 +137,4 @@ impl Work<'_> {
         let uid = (me.is_root() && uid != me.as_raw()).then(|| Uid::from_raw(uid));
         (uid, (gid != my_group.as_raw()).then(|| Gid::from_raw(gid)))
     }
-}
-
-/// Why a path cannot be read from the snapshot; `DataLoss` also where the system says so in its own words.
-fn unread(path: &RelPath, mut error: Error) -> Error {
-    // Nothing is wrong with the snapshot.
-    if error.kind == ErrorKind::Cancelled {
-        return error;
-    }
-    let damage = [Errno::IO, Errno::BADMSG, Errno::UCLEAN].map(Errno::raw_os_error);
-    if error.errno.is_some_and(|errno| damage.contains(&errno)) {
-        error.kind = ErrorKind::DataLoss;
-    }
-    error.context(format!("cannot read {path} from the snapshot"))
 }

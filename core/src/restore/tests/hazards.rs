@@ -1,13 +1,12 @@
 //! What somebody else does, or did, to a workspace must cost no contents and give nobody what is not theirs.
 
-use std::collections::BTreeSet;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::time::{Duration, SystemTime};
 
-use ah_plugin_api::{Capability, Context, ErrorKind, Lost, Observer, Progress, RelPath};
+use ah_plugin_api::{Capability, Context, Lost, Observer, Progress, RelPath};
 
 use super::lab::{Ask, Lab};
-use super::{age, chmod, paths, set, timeless};
+use super::{age, chmod, paths, set};
 use crate::restore::way_out;
 
 /// Whether this is root; anybody else may only skip where skipping is allowed.
@@ -236,36 +235,6 @@ fn what_a_snapshot_cannot_give_any_more_keeps_nothing_else_from_coming_back() {
     assert_eq!((paths(&plan.conflicts), plan.forcible), (set(&["safety"]), 1));
     let plan = lab.plan(&safety, &target, &Ask { force: true, ..Ask::default() });
     assert_eq!((steps(&plan), plan.conflicts.len()), (vec!["absent".into(), "known".into(), "safety".into()], 0));
-}
-
-#[test]
-fn what_is_damaged_stays_as_it_is_with_what_would_make_room_for_it() {
-    let lab = Lab::like_git();
-    for name in ["lost", "kept", "place", "short"] {
-        lab.write(name, "then");
-    }
-    std::os::unix::fs::symlink("then", lab.at("link")).unwrap();
-    let target = lab.snapshot();
-    for name in ["lost", "kept", "short"] {
-        lab.write(name, "as it is now");
-    }
-    std::fs::remove_file(lab.at("place")).unwrap();
-    std::fs::remove_file(lab.at("link")).unwrap();
-    lab.write("place/inside", "now");
-    lab.write("came", "now");
-    let before = lab.shown();
-    let safety = lab.snapshot();
-    ["lost", "place", "link"].iter().for_each(|name| lab.refuse(&target, name, ErrorKind::DataLoss));
-    let mut plan = lab.plan(&safety, &target, &Ask::default());
-    plan.puts.iter_mut().find(|step| step.path.as_bytes() == b"short").unwrap().after.as_mut().unwrap().size = 99;
-    let outcome = lab.apply(plan, &safety, &target, false).unwrap();
-    let left = set(&["link", "lost", "place", "place/inside", "short"]);
-    assert_eq!((paths(&outcome.applied.failed), outcome.applied.damaged), (left, 5));
-    let touched: Vec<_> = outcome.journal.touched().map(ToString::to_string).collect();
-    assert_eq!(touched.iter().collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>(), ["came", "kept"]);
-    assert_eq!((lab.text("kept"), lab.at("came").exists()), ("then".into(), false));
-    lab.undo(&safety, &outcome);
-    assert_eq!(timeless(&lab.shown()), timeless(&before));
 }
 
 #[test]

@@ -35,12 +35,26 @@ pub(super) struct Memory {
     /// What a snapshot cannot give any more.
     pub(super) lost: Mutex<Vec<(Reference, Lost)>>,
     /// What is answered to who reads a path of a snapshot.
-    pub(super) refuses: Mutex<Vec<(Reference, RelPath, ErrorKind)>>,
+    pub(super) refuses: Mutex<Vec<(Reference, RelPath, Error)>>,
+    /// After how many times that something of a snapshot was read it is away.
+    pub(super) away_after: Mutex<Option<usize>>,
 }
 
 impl Memory {
     fn held(&self, reference: &Reference) -> Held {
         self.snapshots.lock().unwrap()[reference.as_str()].1.clone()
+    }
+
+    /// As a provider answers whose store went away: it is not known to be gone.
+    fn is_there(&self) -> Result<()> {
+        match &mut *self.away_after.lock().unwrap() {
+            Some(0) => Err(Error::new(ErrorKind::DataLoss, "the store is away")),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 
     fn capture(&self, tree: Tree<'_>, rules: &DirRules, at: &RelPath, held: &mut Held, omitted: &mut Vec<Omission>) {
@@ -132,6 +146,7 @@ impl Provider for Memory {
     }
 
     fn stat(&self, _: &Place<'_>, request: &SnapshotRef, _: &Context<'_>) -> Result<Snapshot> {
+        self.is_there()?;
         Ok(self.snapshots.lock().unwrap()[request.snapshot.as_str()].0.clone())
     }
 
@@ -203,9 +218,10 @@ impl Provider for Memory {
             hook(&request.path);
         }
         let is_it = |(of, path, _): &&(_, _, _)| *of == request.snapshot && *path == request.path;
-        if let Some((.., kind)) = self.refuses.lock().unwrap().iter().find(is_it) {
-            return Err(Error::new(*kind, "refused"));
+        if let Some((.., error)) = self.refuses.lock().unwrap().iter().find(is_it) {
+            return Err(error.clone());
         }
+        self.is_there()?;
         let (entry, bytes) = self.held(&request.snapshot)[&request.path].clone();
         write_all(place.need_output()?, &bytes).map_err(|e| at::io("cannot write", e))?;
         Ok(entry)
@@ -281,6 +297,7 @@ impl Lab {
             on_read: Mutex::default(),
             lost: Mutex::default(),
             refuses: Mutex::default(),
+            away_after: Mutex::default(),
         };
         // Rules apply from the top of a repository on, as with Git.
         for part in ["objects", "refs"] {
@@ -424,7 +441,16 @@ impl Lab {
 
     /// What is answered to who reads that path of a snapshot from now on.
     pub(super) fn refuse(&self, of: &Snapshot, path: &str, kind: ErrorKind) {
-        self.memory.refuses.lock().unwrap().push((of.reference.clone(), RelPath::new(path).unwrap(), kind));
+        self.refuse_with(of, path, Error::new(kind, "refused"));
+    }
+
+    /// Likewise, of the disk's own.
+    pub(super) fn break_disk_under(&self, of: &Snapshot, path: &str) {
+        self.refuse_with(of, path, at::io("cannot read", rustix::io::Errno::IO));
+    }
+
+    fn refuse_with(&self, of: &Snapshot, path: &str, error: Error) {
+        self.memory.refuses.lock().unwrap().push((of.reference.clone(), RelPath::new(path).unwrap(), error));
     }
 
     /// Takes a restore back.

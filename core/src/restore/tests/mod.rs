@@ -1,6 +1,7 @@
 //! Restore as a whole, against a provider in memory.
 
 mod attributes;
+mod damage;
 mod hazards;
 mod lab;
 mod model;

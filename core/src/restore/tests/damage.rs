@@ -1,0 +1,119 @@
+//! Snapshots of which something, or nothing any more, can be read.
+
+use std::collections::BTreeSet;
+
+use ah_plugin_api::{ErrorKind, Snapshot};
+
+use super::lab::{Ask, Lab};
+use super::{paths, set, timeless};
+
+#[test]
+fn what_is_damaged_stays_as_it_is_with_what_would_make_room_for_it() {
+    let lab = Lab::like_git();
+    for name in ["lost", "kept", "place", "short"] {
+        lab.write(name, "then");
+    }
+    std::os::unix::fs::symlink("then", lab.at("link")).unwrap();
+    let target = lab.snapshot();
+    for name in ["lost", "kept", "short"] {
+        lab.write(name, "as it is now");
+    }
+    std::fs::remove_file(lab.at("place")).unwrap();
+    std::fs::remove_file(lab.at("link")).unwrap();
+    lab.write("place/inside", "now");
+    lab.write("came", "now");
+    let before = lab.shown();
+    let safety = lab.snapshot();
+    ["lost", "place", "link"].iter().for_each(|name| lab.refuse(&target, name, ErrorKind::DataLoss));
+    let mut plan = lab.plan(&safety, &target, &Ask::default());
+    plan.puts.iter_mut().find(|step| step.path.as_bytes() == b"short").unwrap().after.as_mut().unwrap().size = 99;
+    let outcome = lab.apply(plan, &safety, &target, false).unwrap();
+    let left = set(&["link", "lost", "place", "place/inside", "short"]);
+    assert_eq!((paths(&outcome.applied.failed), outcome.applied.damaged), (left, 5));
+    let touched: Vec<_> = outcome.journal.touched().map(ToString::to_string).collect();
+    assert_eq!(touched.iter().collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>(), ["came", "kept"]);
+    assert_eq!((lab.text("kept"), lab.at("came").exists()), ("then".into(), false));
+    lab.undo(&safety, &outcome);
+    assert_eq!(timeless(&lab.shown()), timeless(&before));
+}
+
+/// A workspace in which a directory was moved since the snapshot.
+fn moved(lab: &Lab) -> Snapshot {
+    for name in ["src/a", "src/b", "src/c"] {
+        lab.write(name, "then");
+    }
+    let target = lab.snapshot();
+    std::fs::rename(lab.at("src"), lab.at("lib")).unwrap();
+    target
+}
+
+#[test]
+fn nothing_goes_for_a_snapshot_that_is_away() {
+    // What was read before does not say that it still can be.
+    for read in 0..3 {
+        let lab = Lab::like_git();
+        let target = moved(&lab);
+        let (before, safety) = (lab.shown(), lab.snapshot());
+        let plan = lab.plan(&safety, &target, &Ask::default());
+        *lab.memory.away_after.lock().unwrap() = Some(read);
+        let error = lab.apply(plan, &safety, &target, false).unwrap_err();
+        assert_eq!((error.kind, lab.shown()), (ErrorKind::DataLoss, before), "{read}");
+    }
+}
+
+#[test]
+fn nothing_goes_for_what_the_disk_may_give_the_next_time() {
+    let lab = Lab::like_git();
+    lab.write("to-file/inside", "then");
+    let target = moved(&lab);
+    std::fs::remove_dir_all(lab.at("to-file")).unwrap();
+    lab.write("to-file", "now");
+    let (before, safety) = (lab.shown(), lab.snapshot());
+    let plan = lab.plan(&safety, &target, &Ask::default());
+    lab.break_disk_under(&target, "src/b");
+    let outcome = lab.apply(plan, &safety, &target, false).unwrap();
+    let left = ["lib", "lib/a", "lib/b", "lib/c", "src/b", "to-file", "to-file/inside"];
+    assert_eq!(paths(&outcome.applied.failed), set(&left));
+    assert_eq!((outcome.applied.damaged, outcome.applied.passing), (0, 1));
+    assert_eq!(
+        (lab.text("src/a"), lab.text("lib/b"), lab.text("to-file")),
+        ("then".into(), "then".into(), "now".into())
+    );
+    assert!(!lab.at("src/b").exists());
+    lab.undo(&safety, &outcome);
+    assert_eq!(timeless(&lab.shown()), timeless(&before));
+}
+
+#[test]
+fn nothing_goes_where_none_of_what_was_to_come_can_be_read() {
+    let lab = Lab::like_git();
+    let target = moved(&lab);
+    let safety = lab.snapshot();
+    ["src/a", "src/b", "src/c"].iter().for_each(|name| lab.refuse(&target, name, ErrorKind::DataLoss));
+    let outcome = lab.apply(lab.plan(&safety, &target, &Ask::default()), &safety, &target, false).unwrap();
+    assert_eq!((outcome.applied.failed.len(), outcome.applied.damaged), (7, 3));
+    assert_eq!(lab.text("lib/a"), "then");
+}
+
+#[test]
+fn a_file_makes_room_for_a_directory_only_if_something_in_it_can_be_read() {
+    for (broken, stays) in [(&["place/a", "place/deep/b"][..], true), (&["place/a"], false)] {
+        let lab = Lab::like_git();
+        for name in ["place/a", "place/deep/b", "other"] {
+            lab.write(name, "then");
+        }
+        let target = lab.snapshot();
+        std::fs::remove_dir_all(lab.at("place")).unwrap();
+        lab.write("place", "now");
+        lab.write("other", "now");
+        let safety = lab.snapshot();
+        broken.iter().for_each(|name| lab.refuse(&target, name, ErrorKind::DataLoss));
+        let outcome = lab.apply(lab.plan(&safety, &target, &Ask::default()), &safety, &target, false).unwrap();
+        assert_eq!((lab.at("place").is_file(), lab.text("other")), (stays, "then".into()));
+        let left: &[&str] = if stays { &["place", "place/a", "place/deep", "place/deep/b"] } else { broken };
+        assert_eq!((paths(&outcome.applied.failed), outcome.applied.damaged), (set(left), left.len()));
+        assert!(stays || lab.text("place/deep/b") == "then");
+        lab.undo(&safety, &outcome);
+        assert_eq!((lab.text("place"), lab.text("other")), ("now".into(), "now".into()));
+    }
+}

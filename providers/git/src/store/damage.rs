@@ -1,8 +1,8 @@
 //! Packs that are not what was written: set aside, so that nothing new rests on them, and read last.
 //!
 //! A pack is set aside by a new ending of its files, `.damaged`, by which neither git nor [`Store::contains`] knows them. So the next
-//! snapshot writes again what it needs, and what is whole in such a pack can still be read. Nothing removes it: a person may
-//! want it. What cannot be read at this moment (an error of the disk) is not damaged.
+//! snapshot writes again what it needs, and what is whole in such a pack can still be read. Nothing removes it, as a person may
+//! want it, unless a power cut came before it was known to be on disk and tore it (`sync.rs`). What cannot be read at this moment (an error of the disk) is not damaged.
 //!
 //! A pack of which only the index is damaged gets a new one instead: everything is still there. Until that could be written it serves from
 //! memory. An index is believed unchecked where it finds something, since what is read is checked. That it does not find something is believed, and packs go, only once
@@ -247,6 +247,24 @@ pub(super) fn set_aside(store: &Store, guard: &WriteGuard) -> Result<()> {
         suspects(store, |all| all.damaged.remove(name));
     }
     store.refresh()
+}
+
+/// Gives a pack that was set aside its name again, for who looks at all of it. Whether there was one. The caller has the lock.
+pub(super) fn take_back(store: &Store, name: &str) -> Result<bool> {
+    let packs = &store.folders.packs;
+    let is_there = files::exists(packs, &format!("{name}.pack{ENDING}"));
+    // The index first: killed in between, it is set aside again, see `tidy`.
+    for ending in [".idx", ".pack"] {
+        let to = format!("{name}{ending}");
+        let from = format!("{to}{ENDING}");
+        if is_there && files::exists(packs, &from) {
+            files::rename(packs, &from, packs, &to)?;
+        }
+    }
+    if is_there {
+        store.refresh()?;
+    }
+    Ok(is_there)
 }
 
 /// Finishes what was killed between the two files of a pack. The caller has the lock.

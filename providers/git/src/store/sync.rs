@@ -106,11 +106,12 @@ pub(super) fn recover(store: &Store, guard: &WriteGuard, cx: &Context<'_>) -> Re
     store.refresh()?;
     let folders = &store.folders;
     for (what, ..) in &markers {
-        if what.starts_with("pack-") && !survived(store, what, cx)? {
-            // Who met it before this could be done has set it aside.
-            for more in ["", damage::ENDING] {
-                files::remove(&folders.packs, &format!("{what}.idx{more}"))?;
-                files::remove(&folders.packs, &format!("{what}.pack{more}"))?;
+        while what.starts_with("pack-") && !survived(store, what, cx)? {
+            files::remove(&folders.packs, &format!("{what}.idx"))?;
+            files::remove(&folders.packs, &format!("{what}.pack"))?;
+            // Who met it before this could be done has set it aside, for one bad read perhaps.
+            if !damage::take_back(store, what)? {
+                break;
             }
         }
     }

@@ -111,6 +111,23 @@ fn what_did_not_survive_goes_also_where_it_was_set_aside_first() {
 }
 
 #[test]
+fn what_was_set_aside_and_is_whole_after_all_is_taken_back_after_a_power_cut() {
+    let f = fixture();
+    let entries = publish(&f.store, "whole", &some_files(3, 0), &[], Durability::Instant).unwrap();
+    let pack = pack_files(f.temp.path(), "pack").remove(0);
+    for ending in ["idx", "pack"] {
+        let path = pack.with_extension(ending);
+        std::fs::rename(&path, pack.with_extension(format!("{ending}.damaged"))).unwrap();
+    }
+    after_another_boot(f.temp.path());
+    let store = open(f.temp.path());
+    drop(store.lock(&Context::quiet()).unwrap());
+    assert!(pack.exists() && pack_files(f.temp.path(), "damaged").is_empty());
+    check(&store, "whole", &some_files(3, 0), &entries);
+    assert!(store.is_durable(&id("whole")));
+}
+
+#[test]
 fn what_cannot_be_read_at_this_moment_ends_no_sweep_for_good() {
     for file in ["pack", "ref"] {
         let f = fixture();

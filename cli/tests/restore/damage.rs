@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::support::World;
+use crate::support::{Ran, World};
+use crate::told::tampered;
 
 /// Nothing that gets smaller, so that where it lies in a pack is known.
 fn noise(seed: u32) -> Vec<u8> {
@@ -66,6 +67,26 @@ fn what_can_be_read_comes_back_and_the_rest_is_named() {
     assert_eq!(world.run(["agent", "fs", "restore", "before", "--", "dir/lost"]).code, 4);
     world.fs(["restore", "before", "--", "kept"]);
     assert_eq!((read("kept").as_deref(), read("new").as_deref()), (Some("then"), Some("now")));
+}
+
+#[test]
+fn an_interrupted_restore_is_over_once_only_what_is_damaged_is_missing() {
+    let world = damaged();
+    let is_interrupted = || world.run(["agent", "fs", "snapshots"]).stderr.contains("interrupted");
+    // Others come before those that change files.
+    for number in 1.. {
+        let how = format!("renameat2:signal=KILL:when={number}");
+        let Some(mut ah) = tampered(&world, &how, &["restore", "before"]) else { return };
+        assert_eq!(Ran::of(&mut ah).code, 128 + 9);
+        if is_interrupted() {
+            break;
+        }
+    }
+    world.write("kept", "then");
+    let _ = fs::remove_file(world.root().join("new"));
+    let ran = world.run(["agent", "fs", "restore", "before"]);
+    assert_eq!(ran.code, 4, "{ran:?}");
+    assert!(!is_interrupted(), "{ran:?}");
 }
 
 #[test]

@@ -382,11 +382,7 @@ impl Workspace {
             if !job.taken_over.is_empty() {
                 sync_filesystem(&workspace)?;
             }
-            for journal in &job.taken_over {
-                let finished = job.finishes && journal.target.id == job.target.id;
-                self.say_ended(journal, if finished { "done" } else { "abandoned" })?;
-                self.journals().end(&journal.session, &journal.restore)?;
-            }
+            self.end_taken_over(job, "done")?;
             return Ok(report(job, plan, notes, below.len(), &self.root));
         }
 
@@ -463,9 +459,12 @@ impl Workspace {
         };
         self.say_ended(&journal, outcome)
             .map_err(|e| e.context("the files were restored, but that could not be put on the timeline"))?;
-        for interrupted in job.taken_over.iter().filter(|_| outcome != "failed") {
-            self.say_ended(interrupted, "abandoned")?;
-            self.journals().end(&interrupted.session, &interrupted.restore)?;
+        if outcome != "failed" {
+            self.end_taken_over(job, "abandoned")?;
+        } else if job.finishes && applied.failed.len() == applied.damaged + applied.passing {
+            // All else that they were to do is there by now, and no other attempt does more.
+            sync_filesystem(&workspace)?;
+            self.end_taken_over(job, "partial")?;
         }
         // Its journal stays open until the background has put everything on disk.
         background::after_restore(self, &record);
@@ -492,7 +491,7 @@ impl Workspace {
     }
 
     /// Says on the timeline that a restore came to its end.
-    fn say_ended(&self, journal: &Journal, outcome: &str) -> Result<()> {
+    pub(super) fn say_ended(&self, journal: &Journal, outcome: &str) -> Result<()> {
         let (restore, left) = (journal.restore.clone(), journal.left.len() as u64);
         let end = RestoreEnd { restore, outcome: outcome.to_owned(), left };
         self.append(&journal.session, EventBody::RestoreEnd(end), Durability::Durable).map(drop)

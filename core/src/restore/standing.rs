@@ -11,6 +11,7 @@ use ah_plugin_api::{Dir, ErrorKind, RelPath, Result, SnapshotId, Timestamp};
 
 use super::apply::Staging;
 use super::at::Tree;
+use super::facade::Job;
 use super::journal::{Head, Journal, Journals};
 use super::{InterruptedRestore, RestoreBegin};
 use crate::ids::SessionName;
@@ -280,6 +281,16 @@ impl Workspace {
         let still: HashSet<String> = journals.open()?.0.into_iter().map(|journal| journal.restore).collect();
         let mut filed = applied.iter().map(|(head, _)| head).filter(|head| still.contains(&head.restore));
         filed.try_for_each(|head| journals.end(&head.session, &head.restore))
+    }
+
+    /// Files the interrupted restores away that this one takes the place of; `finished`: how those ended that it finishes.
+    pub(super) fn end_taken_over(&self, job: &Job, finished: &str) -> Result<()> {
+        for journal in &job.taken_over {
+            let finishes = job.finishes && journal.target.id == job.target.id;
+            self.say_ended(journal, if finishes { finished } else { "abandoned" })?;
+            self.journals().end(&journal.session, &journal.restore)?;
+        }
+        Ok(())
     }
 
     /// The latest restore of the sessions that count which an undo can take back.

@@ -449,6 +449,8 @@ impl Walk<'_, '_> {
             let same = || match same_contents((self.from, path, a), (self.to, path, b), self.cx) {
                 // What this user may not read: as its attributes say.
                 Err(error) if error.kind == ErrorKind::PermissionDenied => Ok(a.mtime == b.mtime),
+                // What is damaged is not known to be equal, and says so to who reads it.
+                Err(error) if error.kind == ErrorKind::DataLoss || of_the_disk(&error) => Ok(false),
                 answer => answer,
             };
             let equal = a.mode == b.mode && (!self.times || a.mtime == b.mtime) && same()?;

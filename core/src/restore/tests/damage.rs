@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ah_plugin_api::{ErrorKind, Snapshot};
+use ah_plugin_api::{Capability, ErrorKind, Snapshot};
 
 use super::lab::{Ask, Lab};
 use super::{paths, set, timeless};
@@ -116,4 +116,22 @@ fn a_file_makes_room_for_a_directory_only_if_something_in_it_can_be_read() {
         lab.undo(&safety, &outcome);
         assert_eq!((lab.text("place"), lab.text("other")), ("now".into(), "now".into()));
     }
+}
+
+#[test]
+fn what_is_damaged_is_no_reason_not_to_compare_the_rest() {
+    // Whoever has no ids of contents reads both sides.
+    let lab = Lab::new(&[Capability::ReadWithoutMount, Capability::AppliesPolicy]);
+    for name in ["damaged", "unread", "other"] {
+        lab.write(name, "then");
+    }
+    let target = lab.snapshot();
+    for name in ["damaged", "unread", "other"] {
+        lab.write(name, "now!");
+    }
+    lab.refuse(&target, "damaged", ErrorKind::DataLoss);
+    lab.break_disk_under(&target, "unread");
+    let safety = lab.snapshot();
+    let outcome = lab.apply(lab.plan(&safety, &target, &Ask::default()), &safety, &target, false).unwrap();
+    assert_eq!((paths(&outcome.applied.failed), lab.text("other")), (set(&["damaged", "unread"]), "then".into()));
 }

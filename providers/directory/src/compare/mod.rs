@@ -215,6 +215,8 @@ impl Walk<'_> {
         match side::same_contents((a_dir, a), (b_dir, b), self.cx) {
             // What may not be read: as its attributes say.
             Err(Errno::ACCESS) => Ok(same_look),
+            // What is damaged is not known to be equal, and says so to who reads it.
+            Err(Errno::IO | Errno::BADMSG | Errno::UCLEAN) => Ok(false),
             Err(Errno::CANCELED) => self.cx.check_cancelled().map(|()| false),
             other => other.map_err(|errno| cannot_compare(path, errno)),
         }
@@ -228,5 +230,26 @@ fn cannot_compare(path: &RelPath, errno: Errno) -> Error {
             Error::new(ErrorKind::Busy, format!("{path} was moved while it was compared")).with_hint("repeat")
         }
         errno => failed(format!("cannot compare {path}"), errno),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{Mode, OFlags};
+
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_read_differs_and_keeps_nothing_else_from_being_compared() {
+        let side = || {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            Side::new(rustix::fs::open("/proc/self", flags, Mode::empty()).unwrap(), |_| false)
+        };
+        let (from, to) = (side(), side());
+        // Nothing is mapped where this one begins: `EIO`, as of a damaged file.
+        let path = RelPath::new("mem").unwrap();
+        let comparison = Comparison { from: &from, to: &to, touched: None, settled: None, times: false };
+        let (changes, unread) = comparison.run(std::slice::from_ref(&path), &Context::quiet()).unwrap();
+        assert_eq!((changes.len(), changes[0].path == path, unread.len()), (1, true, 0));
     }
 }

@@ -141,7 +141,10 @@ fn fail(message: impl Into<String>, error: &ah_agentfs::Error) -> Error {
         Tree::Io { source, .. } => ErrorKind::of_io(source),
         _ => ErrorKind::InvalidArgument,
     };
-    let failed = Error::new(kind, message).with_cause(error);
+    let mut failed = Error::new(kind, message).with_cause(error);
+    if let Tree::Io { source, .. } = error {
+        failed.errno = source.raw_os_error();
+    }
     match error {
         Tree::DataLoss { .. } => failed.with_hint(
             "it was changed or removed in the directory that was branched; what it was, a snapshot of that directory may have: `versions PATH` there",
@@ -571,5 +574,15 @@ impl Service {
             reclaimed.bytes = before.saturating_sub(open.tree.used());
         }
         Ok(reclaimed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_the_disk_says_is_passed_on() {
+        let source = rustix::io::Errno::IO.into();
+        let error = super::fail("cannot read", &ah_agentfs::Error::Io { what: "read", source });
+        assert_eq!(error.errno, Some(rustix::io::Errno::IO.raw_os_error()));
     }
 }

@@ -235,6 +235,9 @@ impl<'a> Report<'a> {
                 "free some space: `df -h` shows which disk is full (`df -i`: which takes no more files), `quota -s` which quota is used up, `ah agent fs prune keep-last=20 --dry-run` which snapshots can go, `ah agent fs branches` which branches; `ah agent fs gc` gives back what was removed before".to_owned()
             },
             ErrorKind::Unavailable => "ah agent fs providers".to_owned(),
+            ErrorKind::DataLoss if hint::command_named(self.arguments).ends_with(" restore") => {
+                "`ah agent fs seek SNAPSHOT -- PATH` shows the paths of this one that you name; `ah agent fs snapshots` lists the others".to_owned()
+            }
             ErrorKind::DataLoss => {
                 "`ah agent fs restore SNAPSHOT` brings back all of this one that can be read and names the rest, `ah agent fs seek SNAPSHOT -- PATH` shows the paths that you name; `ah agent fs snapshots` lists the others".to_owned()
             }

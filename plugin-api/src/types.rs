@@ -452,7 +452,7 @@ pub struct Changes {
     /// Of which of these one side is not known any more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<Lost>,
-    /// Directories that this user may not look into on one side: of what is in them nothing is told.
+    /// Directories that cannot be looked into on one side, as this user may not or as they are damaged: of what is in them nothing is told.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unread: Vec<RelPath>,
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 use crate::support::{Ran, World};
 use crate::told::tampered;
@@ -16,9 +17,13 @@ fn noise(seed: u32) -> Vec<u8> {
     (0..60_000).map(next).collect()
 }
 
-fn pack(world: &World) -> PathBuf {
+fn store(world: &World) -> PathBuf {
     let workspace = fs::read_dir(world.path("state/workspaces")).unwrap().next().unwrap().unwrap().path();
-    let packs = fs::read_dir(workspace.join("providers/git/git/objects/pack")).unwrap();
+    workspace.join("providers/git/git")
+}
+
+fn pack(world: &World) -> PathBuf {
+    let packs = fs::read_dir(store(world).join("objects/pack")).unwrap();
     packs.map(|entry| entry.unwrap().path()).find(|path| path.extension().is_some_and(|it| it == "pack")).unwrap()
 }
 
@@ -67,6 +72,57 @@ fn what_can_be_read_comes_back_and_the_rest_is_named() {
     assert_eq!(world.run(["agent", "fs", "restore", "before", "--", "dir/lost"]).code, 4);
     world.fs(["restore", "before", "--", "kept"]);
     assert_eq!((read("kept").as_deref(), read("new").as_deref()), (Some("then"), Some("now")));
+}
+
+/// Damages the trees of two directories of a snapshot.
+fn break_directories(world: &World, snapshot: &str, names: [&str; 2]) {
+    let (git, pack) = (store(world), pack(world));
+    let ask = |arguments: &[&str], input: Stdio| {
+        let mut asked = Command::new("git");
+        let asked = asked.arg("--git-dir").arg(&git).args(arguments).stdin(input).output().unwrap();
+        assert!(asked.status.success(), "{asked:?}");
+        String::from_utf8(asked.stdout).unwrap()
+    };
+    let listed = ask(&["show-index"], fs::File::open(pack.with_extension("idx")).unwrap().into());
+    let mut bytes = fs::read(&pack).unwrap();
+    for name in names {
+        let tree = ask(&["rev-parse", &format!("refs/ah/snapshots/{snapshot}:tree/{name}")], Stdio::null());
+        let line = listed.lines().find(|line| line.contains(tree.trim())).unwrap();
+        let at: usize = line.split(' ').next().unwrap().parse().unwrap();
+        // Behind what says how long it is.
+        bytes[at + 6] ^= 0x55;
+    }
+    fs::remove_file(&pack).unwrap();
+    fs::write(&pack, bytes).unwrap();
+}
+
+#[test]
+fn a_directory_that_is_damaged_keeps_no_other_from_coming_back() {
+    let world = World::on_git();
+    for name in ["dir/a", "dir/b", "place/a", "whole/a", "kept"] {
+        world.write(name, format!("{name} then"));
+    }
+    let snapshot = world.fs(["snapshot", "-m", "before"]);
+    world.wait_for_background();
+    break_directories(&world, &snapshot, ["dir", "place"]);
+    fs::remove_dir_all(world.root().join("place")).unwrap();
+    for name in ["dir/a", "dir/new", "place", "whole/a", "whole/new", "kept"] {
+        world.write(name, "now");
+    }
+    let dry = world.run(["agent", "fs", "restore", "before", "--dry-run"]);
+    let ran = world.run(["agent", "fs", "restore", "before"]);
+    assert_eq!(ran.code, 4, "{ran:?}");
+    for path in ["dir", "place"] {
+        let told = format!("could not be changed: {path} (what is in it stays as it is: the directory is damaged");
+        assert!(ran.stderr.contains(&told) && dry.stderr.contains(&told), "{path}: {dry:?} {ran:?}");
+    }
+    for name in ["dir/a", "dir/new", "place"] {
+        assert_eq!(world.read(name).as_deref(), Some("now"), "{name}");
+    }
+    assert_eq!((world.read("whole/a").as_deref(), world.read("whole/new")), (Some("whole/a then"), None));
+    assert_eq!(world.read("kept").as_deref(), Some("kept then"));
+    world.fs(["undo"]);
+    assert_eq!((world.read("kept").as_deref(), world.read("whole/new").as_deref()), (Some("now"), Some("now")));
 }
 
 #[test]

@@ -477,7 +477,8 @@ impl Workspace {
         let failed: HashSet<&RelPath> = applied.failed.iter().map(|failed| &failed.path).collect();
         report.changes.retain(|change| !failed.contains(&change.path));
         report.failed.extend(applied.failed);
-        (report.bare, report.damaged, report.undoable) = (applied.bare, applied.damaged, outcome != "failed");
+        (report.bare, report.undoable) = (applied.bare, outcome != "failed");
+        report.damaged += applied.damaged;
         Ok(report)
     }
 

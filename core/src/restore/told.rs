@@ -42,7 +42,7 @@ pub(super) fn report(job: &Job, plan: Plan, notes: Vec<String>, below: usize, ro
         lost: plan.lost,
         unheld: plan.unheld,
         bare: 0,
-        damaged: 0,
+        damaged: plan.damaged,
         undoable: false,
         copy_out: plan.repositories.iter().map(copy_out).collect(),
         below,

@@ -1,7 +1,9 @@
 //! Differences between two snapshots, or a snapshot and the workspace.
 //!
 //! A directory that is the same object on both sides is not looked into, so the cost grows with what differs. The
-//! workspace's side is what a snapshot taken now would hold: what would be omitted is not there.
+//! workspace's side is what a snapshot taken now would hold: what would be omitted is not there. A directory that is damaged is told as one that cannot be looked into.
+
+use std::sync::Arc;
 
 use ah_plugin_api::{
     Change, Changes, Context, DiffMethod, DiffRequest, Dir, Entry, Error, ErrorKind, RelPath, Result, Side,
@@ -31,16 +33,17 @@ pub(crate) fn diff(store: &Store, workspace: Option<&Dir>, request: &DiffRequest
         Some(live) => Reader::with_live(store, live),
         None => Reader::new(store),
     };
-    let mut walk = Walk { reader, times: request.times, todo: Vec::new(), changes: Vec::new() };
+    let mut walk = Walk { reader, times: request.times, todo: Vec::new(), changes: Vec::new(), unread: Vec::new() };
     let part = Part::of(&request.paths);
     walk.todo.push(Pair { before: Some(from), after: Some(to), path: RelPath::root(), part });
     while let Some(pair) = walk.todo.pop() {
         cx.check_cancelled()?;
         walk.pair(pair)?;
     }
-    let mut changes = walk.changes;
+    let (mut changes, mut unread) = (walk.changes, walk.unread);
     changes.sort_unstable_by(|a, b| a.path.cmp(&b.path));
-    Ok(Changes { changes, method: DiffMethod::Native, untouched: false, lost: Vec::new(), unread: Vec::new() })
+    unread.sort_unstable();
+    Ok(Changes { changes, method: DiffMethod::Native, untouched: false, lost: Vec::new(), unread })
 }
 
 struct Walk<'a> {
@@ -48,6 +51,7 @@ struct Walk<'a> {
     times: bool,
     todo: Vec<Pair>,
     changes: Vec<Change>,
+    unread: Vec<RelPath>,
 }
 
 /// A directory that is on one side or on both.
@@ -64,9 +68,14 @@ impl Walk<'_> {
         if before == after {
             return Ok(());
         }
-        // Whoever asks for differences is likely to ask for the files next.
-        let before = before.map(|directory| self.reader.known(&directory)).transpose()?;
-        let after = after.map(|directory| self.reader.known(&directory)).transpose()?;
+        let both = self.look(before).and_then(|before| Ok((before, self.look(after)?)));
+        let (before, after) = match both {
+            Err(error) if error.kind == ErrorKind::DataLoss && !path.is_root() => {
+                self.unread.push(path);
+                return Ok(());
+            }
+            both => both?,
+        };
         if part.is_whole() {
             self.own(&path, before.as_deref(), after.as_deref());
         }
@@ -90,6 +99,11 @@ impl Walk<'_> {
                 self.entry(&path.join(name)?, name, before, after, part)?;
             }
         }
+    }
+
+    /// What is in a directory. Whoever asks for differences is likely to ask for the files next, so it is kept.
+    fn look(&mut self, directory: Option<Directory>) -> Result<Option<Arc<Listing>>> {
+        directory.map(|directory| self.reader.known(&directory)).transpose()
     }
 
     /// The change of a directory that is on both sides: other permission bits. Its time says only that entries came and went,
@@ -118,6 +132,14 @@ impl Walk<'_> {
         };
         let (dir_before, dir_after) = (directory(before), directory(after));
         if part.is_whole() && !(dir_before.is_some() && dir_after.is_some()) {
+            // Nothing goes, and nothing makes room, for a directory of which nobody knows what is in it.
+            match self.look(dir_before.or(dir_after)) {
+                Err(error) if error.kind == ErrorKind::DataLoss => {
+                    self.unread.push(path.clone());
+                    return Ok(());
+                }
+                looked => drop(looked?),
+            }
             let mut entry = |what: Option<What>| what.map(|what| self.reader.entry(name, &what)).transpose();
             let (before, after) = (entry(before)?, entry(after)?);
             if differs(before.as_ref(), after.as_ref(), self.times) {

@@ -22,6 +22,7 @@ use ah_plugin_api::{
 };
 use rustix::io::Errno;
 
+use self::unreadable::unreadable_is_different;
 use super::at::{Found, Tree};
 use super::doors::LeftOpen;
 use super::scope::{Omissions, Scope};
@@ -128,6 +129,8 @@ pub(crate) struct Plan {
     pub(crate) beyond: Vec<LeftAlone>,
     /// How many of these the snapshot cannot give any more.
     pub(crate) lost: usize,
+    /// How many of these are damaged in a snapshot.
+    pub(crate) damaged: usize,
     /// How many of these should go, and no snapshot holds them.
     pub(crate) unheld: usize,
     /// Which of these are repositories that the snapshot holds.
@@ -193,7 +196,7 @@ pub(crate) fn plan(ground: &Ground<'_>, wish: &Wish<'_>, target: &Source<'_>, cx
             None => planner.one(change)?,
         }
     }
-    unread.iter().for_each(|path| planner.unread(path));
+    unread.iter().try_for_each(|path| planner.unread(path))?;
     planner.beyond_reach()?;
     planner.came_unheld()?;
     planner.came_hidden(&changes)?;

@@ -1,15 +1,16 @@
-//! What this user may not read or look into, and what of an undo the safety snapshot does not hold: left as it is, and said.
+//! What this user may not read or look into, directories that are damaged in a snapshot, and what of an undo the safety snapshot does not hold: left as it is, and said.
 //!
 //! Not here: how it is found in the walk of all differences (`mod.rs`).
 
 use std::collections::HashSet;
 
-use ah_plugin_api::{EntryKind, OmitReason, RelPath, Result};
+use ah_plugin_api::{EntryKind, ErrorKind, OmitReason, RelPath, Result};
 
 use super::Planner;
 use crate::diff::not_of_the_work;
 use crate::restore::LeftAlone;
 use crate::restore::scope::Scope;
+use crate::walk::{Source, of_the_disk};
 
 /// What is said of what its owner can open: then nothing of it is lost.
 pub(in crate::restore) const CLOSED: &str = "it is yours, and closed to you as well";
@@ -33,15 +34,30 @@ impl Planner<'_> {
     }
 
     /// A path of which nobody told what differs at it or below it. An undo that leaves something of what it is for is not complete.
-    pub(super) fn unread(&mut self, path: &RelPath) {
+    pub(super) fn unread(&mut self, path: &RelPath) -> Result<()> {
         let told = |left: &LeftAlone| left.path == *path;
+        if self.is_damaged(path)? {
+            let concerns = match &self.wish.scope {
+                Scope::Exactly(paths) => paths.iter().any(|touched| touched.starts_with(path)),
+                Scope::Below(paths) => paths.iter().any(|top| path.starts_with(top) || top.starts_with(path)),
+                Scope::Everything => true,
+            };
+            if self.makes_room(path) {
+                self.conflict(path, "it would have to go, and is damaged in the snapshot of the present state");
+            } else if concerns && !not_of_the_work(path, self.ground.own_state) {
+                let reason = "what is in it stays as it is: the directory is damaged in the snapshot".to_owned();
+                self.plan.beyond.push(LeftAlone { path: path.clone(), reason });
+                self.plan.damaged += 1;
+            }
+            return Ok(());
+        }
         if let Scope::Exactly(paths) = &self.wish.scope {
             // What is to be put back in it may lie anywhere below.
             if !self.plan.beyond.iter().any(told) && paths.iter().any(|touched| touched.starts_with(path)) {
                 let reason = self.unread_as("what is in it stays as it is: you may not look into it", path);
                 self.plan.beyond.push(LeftAlone { path: path.clone(), reason });
             }
-            return;
+            return Ok(());
         }
         if self.wish.scope.holds(path)
             && !not_of_the_work(path, self.ground.own_state)
@@ -49,6 +65,23 @@ impl Planner<'_> {
         {
             let reason = "what is in it stays as it is: you may not look into it, now or in a snapshot";
             self.leave(path, self.unread_as(reason, path));
+        }
+        Ok(())
+    }
+
+    /// Whether a directory is damaged in one of the snapshots, or one above it.
+    fn is_damaged(&self, path: &RelPath) -> Result<bool> {
+        let is_damaged = |side: &Source<'_>| {
+            side.children(path, self.cx).is_err_and(|error| error.kind == ErrorKind::DataLoss || of_the_disk(&error))
+        };
+        Ok(is_damaged(self.target) || is_damaged(self.safety()?))
+    }
+
+    /// Whether the snapshot holds nothing at a path; false where it lies in a directory that is damaged, which was told.
+    fn was_missing(&self, path: &RelPath) -> Result<bool> {
+        match self.target.entry(path, self.cx) {
+            Err(error) if error.kind == ErrorKind::DataLoss => Ok(false),
+            then => Ok(then?.is_none()),
         }
     }
 
@@ -68,7 +101,7 @@ impl Planner<'_> {
         beyond.sort_by_key(|(path, _)| *path);
         beyond.dedup_by(|(below, _), (above, _)| below.starts_with(above));
         for (path, reason) in beyond {
-            if self.target.entry(path, self.cx)?.is_some() || self.plan.steps().any(|step| step.path == *path) {
+            if !self.was_missing(path)? || self.plan.steps().any(|step| step.path == *path) {
                 continue;
             }
             if reason == OmitReason::Unreadable {
@@ -102,7 +135,7 @@ impl Planner<'_> {
             {
                 continue;
             }
-            if !told.contains(path) && self.target.entry(path, self.cx)?.is_none() {
+            if !told.contains(path) && self.was_missing(path)? {
                 self.leave(path, format!("it came since, and no snapshot holds it ({reason})"));
             }
         }
@@ -113,5 +146,20 @@ impl Planner<'_> {
     pub(super) fn beyond_looking(&mut self, path: &RelPath) {
         let reason = self.unread_as("it should go, and you may not look into it", path);
         self.plan.beyond.push(LeftAlone { path: path.clone(), reason });
+    }
+}
+
+/// What cannot be read cannot be held either.
+pub(super) fn unreadable_is_different(answer: Result<bool>) -> Result<bool> {
+    match answer {
+        Err(error)
+            if matches!(
+                error.kind,
+                ErrorKind::PermissionDenied | ErrorKind::NotFound | ErrorKind::InvalidArgument | ErrorKind::DataLoss
+            ) =>
+        {
+            Ok(false)
+        }
+        other => other,
     }
 }

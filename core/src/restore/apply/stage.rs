@@ -40,7 +40,7 @@ impl Work<'_> {
         })?;
         // As they are told, whichever thread came first.
         locked(&self.outcome).failed.sort_by(|a, b| a.path.cmp(&b.path));
-        self.look_again()
+        self.look_again(staging)
     }
 
     fn prepare(&self, staging: &Staging, step: &Step, after: &Entry, slot: u64) -> Result<()> {

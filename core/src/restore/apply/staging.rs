@@ -94,6 +94,21 @@ impl Staging {
         }
     }
 
+    /// Whether anything can be written here, down to the disk.
+    ///
+    /// # Errors
+    /// Those of the filesystem.
+    pub(super) fn can_write(&self) -> Result<()> {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+        let write = || {
+            crash::point("restore-write").map_err(|_| Errno::IO)?;
+            let file = rustix::fs::openat(&self.own, ROOM, flags, Mode::RUSR | Mode::WUSR)?;
+            let written = rustix::io::write(&file, ROOM).and_then(|_| rustix::fs::fsync(&file));
+            rustix::fs::unlinkat(&self.own, ROOM, AtFlags::empty()).and(written)
+        };
+        write().map_err(|e| io("cannot write in the workspace", e))
+    }
+
     /// Takes away what a look for room left.
     fn no_room(&self) {
         for dir in self.lanes.first().into_iter().chain([&self.own]) {

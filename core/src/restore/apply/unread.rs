@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 
 use ah_plugin_api::{EntryKind, Error, ErrorKind, Place, RelPath, Result, SnapshotRef};
 
-use super::{Work, locked};
+use super::{Staging, Work, locked};
 use crate::restore::plan::Step;
 use crate::walk::of_the_disk;
 
@@ -62,11 +62,14 @@ impl<'a> Work<'a> {
     /// Looks whether the snapshot is there, where something of it cannot be read.
     ///
     /// # Errors
-    /// If it is not.
-    pub(super) fn look_again(&self) -> Result<()> {
+    /// If it is not, or nothing can be written in the workspace any more, which may be what was met.
+    pub(super) fn look_again(&self, staging: &Staging) -> Result<()> {
         let mut unread = locked(&self.unread);
         if unread.paths.is_empty() {
             return Ok(());
+        }
+        if unread.may_pass {
+            staging.can_write()?;
         }
         let ask = SnapshotRef { snapshot: self.reference.clone() };
         let is_there = self.shelf.provider.stat(&Place::new(self.shelf.store), &ask, self.cx);

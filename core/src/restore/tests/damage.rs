@@ -119,6 +119,30 @@ fn a_file_makes_room_for_a_directory_only_if_something_in_it_can_be_read() {
 }
 
 #[test]
+fn trouble_of_the_workspaces_own_disk_is_none_of_the_snapshots() {
+    let lab = Lab::like_git();
+    lab.write("file", "then");
+    lab.write("more", "then");
+    let target = lab.snapshot();
+    lab.write("file", "as it is now");
+    lab.write("more", "as it is now");
+    let (before, safety, top) = (lab.shown(), lab.snapshot(), lab.at(""));
+    let plan = lab.plan(&safety, &target, &Ask::default());
+    lab.break_disk_under(&target, "file");
+    // No file can be made where files are prepared.
+    *lab.memory.on_read.lock().unwrap() = Some(Box::new(move |_| {
+        let ours = std::fs::read_dir(&top).unwrap().map(|entry| entry.unwrap().path());
+        let ours = ours.into_iter().find(|path| path.to_string_lossy().contains(".ah-restore-")).unwrap();
+        std::fs::write(ours.join("room"), "in the way").unwrap();
+    }));
+    let error = lab.apply(plan, &safety, &target, false).unwrap_err();
+    assert!(error.message.contains("cannot write in the workspace"), "{error:?}");
+    let mut after = lab.shown();
+    after.retain(|path, _| !path.starts_with(".ah-restore-") && !path.to_string_lossy().starts_with(".ah-restore-"));
+    assert_eq!(after, before);
+}
+
+#[test]
 fn what_is_damaged_is_no_reason_not_to_compare_the_rest() {
     // Whoever has no ids of contents reads both sides.
     let lab = Lab::new(&[Capability::ReadWithoutMount, Capability::AppliesPolicy]);

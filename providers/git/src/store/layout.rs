@@ -79,13 +79,18 @@ pub(super) fn open(dir: BorrowedFd<'_>) -> Result<Folders> {
         }
     }
     let objects = sub(dir, "git/objects")?;
+    let merge = cache(dir, "merge")?;
+    // What gives room back on a full disk begins with this, for which there may be none then. Who may only read the store needs none.
+    if !files::exists(&merge, "lock") {
+        let _ = lock::take_if_free(&merge);
+    }
     Ok(Folders {
         store: files::open_dir(dir, ".")?,
         tmp: cache(dir, "tmp")?,
         hints: cache(dir, "hints")?,
         unsynced: cache(dir, "unsynced")?,
         keep: cache(dir, "keep")?,
-        merge: cache(dir, "merge")?,
+        merge,
         git: sub(dir, "git")?,
         packs: sub(&objects, "pack")?,
         objects,
@@ -159,8 +164,6 @@ fn make(dir: BorrowedFd<'_>) -> Result<()> {
     for name in FOLDERS {
         files::make_dir(dir, name)?;
     }
-    // What gives room back on a full disk begins with this, for which there may be none then.
-    drop(lock::take_if_free(files::open_dir(dir, "merge")?)?);
     let tmp = files::open_dir(dir, "tmp")?;
     let git = files::open_dir(dir, "git")?;
     files::put(tmp.as_fd(), git.as_fd(), "config", CONFIG.as_bytes(), 0o600, true)?;

@@ -148,6 +148,16 @@ fn what_nothing_needs_goes_without_a_new_file() {
 }
 
 #[test]
+fn what_starts_a_sweep_is_there_once_a_store_was_opened() {
+    let f = fixture();
+    let lock = f.temp.path().join("merge/lock");
+    // As in one that was made before that was so.
+    std::fs::remove_file(&lock).unwrap();
+    open(f.temp.path());
+    assert!(lock.exists());
+}
+
+#[test]
 fn packs_that_nothing_needs_go_before_others_are_merged() {
     let mut seen = false;
     for step in 0.. {

@@ -11,7 +11,7 @@
 //! | `hints/` | one file for each pack that was not merged yet: which object replaced which; may be lost without harm |
 //! | `tmp/` | what is being written; emptied by the next writer |
 //! | `unsynced/` | empty files that name what is not yet known to be on disk, see [`sync`] |
-//! | `garbage` | one byte for each thing that may have left garbage, and for a sweep that was given up; gone after one that was not |
+//! | `garbage` | one byte for each thing that may have left garbage, and for a sweep that came to nothing or was given up; gone after one that did not |
 //! | `writing` | there while a pack may be in place whose ref is not yet |
 //! | `merge/` | packs that are being put together; emptied by the next who does that. `merge/lock`: held by whoever does; made with the store |
 //! | `keep/` | links to (else copies of) objects of the user's repository, see [`keep`] |

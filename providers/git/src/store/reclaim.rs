@@ -41,6 +41,10 @@ const PART: u8 = b'X';
 const PARTS: u64 = 256;
 /// A sweep was given up here, as something is missing or damaged: unasked, none is made for what was noted before.
 const GIVEN_UP: u8 = b'-';
+/// One came to nothing here, as something could not be read at that moment.
+const TRIED: u8 = b'~';
+/// What so many of them in a row met does not pass.
+const TRIES: usize = 8;
 
 /// Bytes of notes there are at most, long before which a sweep is due.
 const NOTES: usize = 1 << 20;
@@ -314,11 +318,15 @@ pub(super) fn run(store: &Store, auto: bool, cx: &Context<'_>) -> Result<Reclaim
                 keep::sweep(store, &needed.kept, &mut out)?;
                 settle_garbage(store, notes.len())?;
             }
-        } else if matches!(looked, Some(Err(Doubt::Damage))) && notes.last() != Some(&GIVEN_UP) {
+        } else if let Some(Err(doubt)) = looked
+            && notes.last() != Some(&GIVEN_UP)
+        {
+            let tried = notes.iter().rev().take_while(|note| **note == TRIED).count();
+            let note = if doubt == Doubt::Passing && tried + 1 < TRIES { TRIED } else { GIVEN_UP };
             let _guard = store.lock(cx)?;
             // What was noted meanwhile was not looked at.
             if garbage(store)?.len() == notes.len() {
-                put_notes(store, &[GIVEN_UP])?;
+                put_notes(store, &[note])?;
             }
         }
         break;

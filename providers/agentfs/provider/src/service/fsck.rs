@@ -43,7 +43,7 @@ pub fn fsck(home: &Path, repair: bool) -> Result<ExitCode> {
     problems.extend(report.problems.iter().map(ToString::to_string));
     let mut is_mended = report.repaired;
     if repair && !problems.is_empty() {
-        is_mended &= mend(&dir, shelf, lower, &mut problems)?;
+        is_mended &= mend(&dir, shelf, lower.as_deref(), &mut problems)?;
     }
     for problem in &problems {
         println!("{problem}");
@@ -60,7 +60,7 @@ pub fn fsck(home: &Path, repair: bool) -> Result<ExitCode> {
 }
 
 /// Writes the home's own files anew, by what the tree says. Gives whether that could be done; why it could not, goes to `problems`.
-fn mend(home: &Dir, shelf: Result<Option<Shelf>>, lower: Option<PathBuf>, problems: &mut Vec<String>) -> Result<bool> {
+fn mend(home: &Dir, shelf: Result<Option<Shelf>>, lower: Option<&Path>, problems: &mut Vec<String>) -> Result<bool> {
     let mut all = true;
     match shelf.ok().flatten().map_or_else(|| shelf_by_tree(home), |shelf| Ok(Some(shelf)))? {
         Some(shelf) => shelf.keep(home)?,

@@ -22,7 +22,6 @@ use ah_plugin_api::{
 };
 use rustix::io::Errno;
 
-use self::unreadable::unreadable_is_different;
 use super::at::{Found, Tree};
 use super::doors::LeftOpen;
 use super::scope::{Omissions, Scope};

@@ -148,18 +148,3 @@ impl Planner<'_> {
         self.plan.beyond.push(LeftAlone { path: path.clone(), reason });
     }
 }
-
-/// What cannot be read cannot be held either.
-pub(super) fn unreadable_is_different(answer: Result<bool>) -> Result<bool> {
-    match answer {
-        Err(error)
-            if matches!(
-                error.kind,
-                ErrorKind::PermissionDenied | ErrorKind::NotFound | ErrorKind::InvalidArgument | ErrorKind::DataLoss
-            ) =>
-        {
-            Ok(false)
-        }
-        other => other,
-    }
-}

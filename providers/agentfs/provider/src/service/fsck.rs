@@ -1,6 +1,6 @@
 //! Checks the tree of a home that is not served, for a person: what it finds is on stdout.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use ah_agentfs::{Options, Workspace};

@@ -18,7 +18,7 @@ use crate::output::time;
 #[command(after_help = "\
 Removes snapshots, and branches with everything in them; prints the id or the path of each. If one of the names is wrong, \
 or names something that is pinned or in use, nothing is removed. So it is if a branch holds what is nowhere else: \
-files in it that differ from the snapshot it grew from and from the workspace, but for ignored ones such as build output and those in a commit that the workspace's repository has by now, snapshots of its own, commits and references that the workspace's repository does not have (perhaps, where its own is broken or gone); or if branches grew from it. Files that were only deleted in it hold nothing back. \
+files in it that differ from the snapshot it grew from and from the workspace, but for ignored ones such as build output, snapshots of its own, commits and references that the workspace's repository does not have (perhaps, where its own is broken or gone); or if branches grew from it. Files that were only deleted in it hold nothing back. \
 While a command of `exec` runs in it, it is removed by --force neither. Where the workspace \
 itself was deleted, name it with -C.
 

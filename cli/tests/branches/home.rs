@@ -1,7 +1,6 @@
 //! A branch and the workspace that it grew from: commits that were brought home, names that are known in the other one, a workspace that was moved.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use super::support::{Ran, World, ah};
@@ -321,35 +320,31 @@ fn a_branch_of_another_workspace_is_told_with_that_and_the_command_there() {
 }
 
 #[test]
-fn files_of_a_commit_that_was_brought_home_are_not_only_there() {
+fn files_of_a_commit_that_was_only_fetched_hold_the_branch_until_the_merge_that_is_named() {
     let world = World::on_git();
     let (branch, root) = (branched(&world), world.root());
-    fs::create_dir_all(branch.join("new/deep")).unwrap();
-    fs::write(branch.join("new/deep/file"), "n").unwrap();
-    fs::write(branch.join("new/run"), "r").unwrap();
-    fs::set_permissions(branch.join("new/run"), fs::Permissions::from_mode(0o755)).unwrap();
-    std::os::unix::fs::symlink("f", branch.join("new/link")).unwrap();
     fs::write(branch.join("f"), "two").unwrap();
+    fs::write(branch.join("new"), "n").unwrap();
     git(&branch, &["add", "."]);
     git(&branch, &["commit", "-q", "-m", "work"]);
-    // In a commit that only the branch has they are no safer.
-    refused(&world, "4 changed files");
-    bring_home(&world);
-    assert_eq!(world.read("f").as_deref(), Some("one"));
-    // What is not as in the commit holds the branch, and nothing else does.
-    for (name, contents, mode) in [("new/deep/file", "more", 0o644), ("f", "two", 0o600), ("new/run", "r", 0o644)] {
-        let path = branch.join(name);
-        let (was, had) = (fs::read(&path).unwrap(), fs::metadata(&path).unwrap().permissions());
-        fs::write(&path, contents).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-        let said = said(&world);
-        assert!(said.contains("nowhere else: 1 changed file\n") && said.contains(name), "{said}");
-        fs::write(&path, was).unwrap();
-        fs::set_permissions(&path, had).unwrap();
-    }
-    git(&branch, &["rm", "-q", "--cached", "new/deep/file"]);
+    let until = "changed files hold it until they are in the workspace as well, by a merge or `cp`";
+    let told = said(&world);
+    assert!(told.contains("2 changed files") && told.contains(until), "{told}");
+    let [first] = <[String; 1]>::try_from(bring_home(&world)).unwrap();
+    // Fetched, the commit needs no other name there, and the files are as far away as before.
+    let told = said(&world);
+    assert!(told.contains("nowhere else: 2 changed files\n") && told.contains(until), "{told}");
+    assert!(!told.contains(" fetch "), "{told}");
+    let merge = told.split('`').find(|part| part.starts_with("git ")).unwrap();
+    assert_eq!(merge, first);
+    pasted(merge);
+    // What was merged is not to be merged again.
+    fs::write(branch.join("new"), "more").unwrap();
+    let told = said(&world);
+    assert!(told.contains("nowhere else: 1 changed file\n") && !told.contains("git -C"), "{told}");
+    fs::copy(branch.join("new"), root.join("new")).unwrap();
     world.fs(["rm", "b"]);
-    assert!(!branch.exists() && !root.join("new").exists());
+    assert!(!branch.exists());
 }
 
 #[test]

@@ -32,11 +32,8 @@ impl Missing {
             let merge =
                 self.merge.as_ref().filter(|merge| self.named.iter().take(AT_ONCE).any(|(_, name)| name == *merge));
             let merge = merge.map(|name| {
-                let short = name.strip_prefix("refs/heads/").unwrap_or(name);
-                format!(
-                    ", then `{git} merge {}` merges what goes on with the branch that is checked out",
-                    text::shell(short.as_ref())
-                )
+                let merge = merging(home, name);
+                format!(", then `{merge}` merges what goes on with the branch that is checked out")
             });
             // What a `fetch` prunes is asked for by nobody here.
             told.push(format!(
@@ -52,6 +49,12 @@ impl Missing {
         }
         Some(told.join("; ")).filter(|told| !told.is_empty())
     }
+}
+
+/// What merges the branch of Git's that is called so at home with the one that is checked out.
+pub(super) fn merging(home: &Path, name: &str) -> String {
+    let short = name.strip_prefix("refs/heads/").unwrap_or(name);
+    format!("git -C {} merge {}", text::shell(home.as_os_str()), text::shell(short.as_ref()))
 }
 
 /// What `name` of a repository in the branch `called` so is called at home, if there is something else of that name: `refs/heads/BRANCH-NAME` for

@@ -11,8 +11,7 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use crate::attend::Standing;
-use crate::branch::committed::Committed;
-use crate::branch::fetch::Missing;
+use crate::branch::fetch::{Missing, merging};
 use crate::branch::inside::inside;
 use crate::branch::known::Known;
 use crate::branch::repository::RepositoryMark;
@@ -289,15 +288,26 @@ impl Workspace {
             (Some(_), Some(_)) => None,
         };
         if let Some(moved) = moved {
-            let git = self.repository();
+            let here = self.open_dir().ok();
+            let git = here.as_ref().and_then(|here| GitDir::of(here.as_fd()));
             let known = git.as_ref().map(Known::of_work_tree).transpose()?.unwrap_or_default();
-            let lacking = known.lacks_of(Tree::new(branch.as_fd())?, &RelPath::new(".git")?, &file.record.name);
+            let (tree, repository) = (Tree::new(branch.as_fd())?, RelPath::new(".git")?);
+            let lacking = known.lacks_of(tree, &repository, &file.record.name);
             // Brought home, it is nothing that only the branch has.
             if file.repository.is_none() || lacking.is_some() {
                 held.push(moved.to_owned());
                 let lacking = lacking.filter(|_| known.is_there());
                 fetch = lacking.and_then(|missing| commands(Path::new(""), &missing)).or(fetch);
+            } else if let Some(name) = known.unmerged(tree, &repository).filter(|_| !files.is_empty()) {
+                let merge = merging(&self.root, name);
+                fetch.get_or_insert(format!(
+                    "commits: `{merge}` merges what it is on with the branch that is checked out"
+                ));
             }
+        }
+        // That a commit is at home is not enough for them: who asks again would be told the same.
+        if let Some(commands) = fetch.as_mut().filter(|_| !files.is_empty()) {
+            commands.push_str("; changed files hold it until they are in the workspace as well, by a merge or `cp`");
         }
         // They are as the snapshot has them that the branch grew from: of themselves they are nothing to lose.
         if !held.is_empty() && !deleted.is_empty() {
@@ -307,12 +317,7 @@ impl Workspace {
         Ok(Held { words: held, files, fetch })
     }
 
-    /// The repository of this workspace.
-    fn repository(&self) -> Option<GitDir> {
-        GitDir::of(self.open_dir().ok()?.as_fd())
-    }
-
-    /// Which files of a branch are neither as in the snapshot it grew from, nor as they are in this workspace now, nor in a commit that its repository has by now.
+    /// Which files of a branch are neither as in the snapshot it grew from nor as they are in this workspace now.
     fn changed_files(
         &self,
         file: &BranchFile,
@@ -339,9 +344,7 @@ impl Workspace {
         unread.retain(|path| door(path).is_none_or(|found| found.uid == me));
         unread.sort();
         unread.dedup();
-        let (here, git) = (self.open_dir().ok(), self.repository());
-        let known = git.as_ref().map(Known::of_work_tree).transpose()?.unwrap_or_default();
-        let committed = Committed::of(tree, &known);
+        let here = self.open_dir().ok();
         let (mut counted, mut deleted) = (BTreeSet::new(), BTreeSet::new());
         for change in &changes {
             let is_file = |entry: &ah_plugin_api::Entry| entry.kind != EntryKind::Dir;
@@ -354,7 +357,6 @@ impl Workspace {
             if counts
                 && !paths.contains(&change.path)
                 && !here.as_ref().is_some_and(|here| self.is_here(here, &branch, change))
-                && !committed.as_ref().is_some_and(|committed| there && committed.has(change))
             {
                 paths.insert(&change.path);
             }

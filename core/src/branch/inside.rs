@@ -10,9 +10,8 @@ use rustix::io::Errno;
 
 use crate::beneath::{self, Mounts};
 use crate::branch::fetch::Missing;
-use crate::branch::known::{Known, STASH};
+use crate::branch::known::{Known, STASH, is_id};
 use crate::branch::linked::{linked, real};
-use crate::branch::object::is_id;
 use crate::branch::repository::references;
 use crate::restore::at::Tree;
 

@@ -4,14 +4,16 @@
 //! Commits that were just brought home are loose, or what a loose merge leads to; for others, a reference on them tells it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs::File;
+use std::io::Read;
 use std::os::fd::AsFd;
 
 use ah_plugin_api::{RelPath, Result};
 use ah_rules::GitDir;
+use flate2::read::ZlibDecoder;
 
 use crate::branch::fetch::{Missing, renamed};
 use crate::branch::linked::{been, linked};
-use crate::branch::object::{is_id, object};
 use crate::branch::repository::{TABLES, references, text};
 use crate::restore::at::Tree;
 
@@ -75,10 +77,15 @@ impl<'a> Known<'a> {
     pub(super) fn lacks<'v>(&self, values: impl IntoIterator<Item = &'v String>) -> BTreeSet<&'v str> {
         let is_lacking = |value: &&str| !value.starts_with("ref: ") && !self.named.contains(*value);
         let mut lacking: BTreeSet<&str> = values.into_iter().map(String::as_str).filter(is_lacking).collect();
-        let Some((tree, git)) = self.git.as_ref().filter(|_| !lacking.is_empty()) else { return lacking };
+        self.strike_out(self.been.iter().chain(&self.named).cloned().collect(), &mut lacking);
+        lacking
+    }
+
+    /// Strikes out of `lacking` what those lead to.
+    fn strike_out(&self, mut todo: VecDeque<String>, lacking: &mut BTreeSet<&str>) {
+        let Some((tree, git)) = self.git.as_ref().filter(|_| !lacking.is_empty()) else { return };
         let shallow = git.join(b"shallow").ok().and_then(|path| text(*tree, &path)).unwrap_or_default();
         let ends: BTreeSet<&str> = shallow.lines().collect();
-        let mut todo: VecDeque<String> = self.been.iter().chain(&self.named).cloned().collect();
         let mut seen = BTreeSet::new();
         for _ in 0..MOST {
             let Some(id) = todo.pop_front().filter(|_| !lacking.is_empty()) else { break };
@@ -90,7 +97,18 @@ impl<'a> Known<'a> {
                 todo.push_back(next);
             }
         }
-        lacking
+    }
+
+    /// The branch of Git's here that is on the commit that HEAD of the repository in the directory `git` of a branch is on, if what is checked out here does not
+    /// hold that.
+    pub(super) fn unmerged(&self, branch: Tree<'_>, git: &RelPath) -> Option<&str> {
+        let (head, refs) = references(branch, git)?;
+        let id = head.strip_prefix("ref: ").map_or(Some(&head), |name| refs.get(name))?;
+        let (name, _) = self.refs.iter().find(|(name, value)| name.starts_with("refs/heads/") && *value == id)?;
+        let ours = self.refs.get(self.on.as_ref()?).filter(|ours| *ours != id)?;
+        let mut lacking = BTreeSet::from([id.as_str()]);
+        self.strike_out([ours.clone()].into(), &mut lacking);
+        (!lacking.is_empty()).then_some(name)
     }
 
     /// What the repository in the directory `git` of the branch `called` so names and this does not have; none if it has all. The name of a reference is something
@@ -183,15 +201,28 @@ fn logged(log: &str) -> Vec<String> {
     ids.filter(|id| is_id(id) && id.bytes().any(|byte| byte != b'0')).map(str::to_owned).collect()
 }
 
+/// Whether that is an object's id as Git writes it whole.
+pub(crate) fn is_id(text: &str) -> bool {
+    matches!(text.len(), 40 | 64) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
 /// The commits that a commit goes on from, or what a tag is on, if that is a loose object.
 fn leads_to(tree: Tree<'_>, git: &RelPath, id: &str) -> Option<Vec<String>> {
-    let (kind, contents) = object(tree, git, id, BEGINNING)?;
-    let word = match kind.as_str() {
+    if !is_id(id) {
+        return None;
+    }
+    let (folder, name) = id.split_at(2);
+    let path = git.join(b"objects").ok()?.join(folder.as_bytes()).ok()?.join(name.as_bytes()).ok()?;
+    let file = File::from(tree.file(&path).ok()?);
+    let mut bytes = Vec::new();
+    ZlibDecoder::new(file).take(BEGINNING).read_to_end(&mut bytes).ok()?;
+    let object = String::from_utf8_lossy(&bytes);
+    let (kind, contents) = object.split_once('\0')?;
+    let word = match kind.split_once(' ')?.0 {
         "commit" => "parent ",
         "tag" => "object ",
         _ => return None,
     };
-    let contents = String::from_utf8_lossy(&contents);
     let lines = contents.lines().take_while(|line| !line.is_empty());
     Some(lines.filter_map(|line| line.strip_prefix(word)).map(str::to_owned).collect())
 }

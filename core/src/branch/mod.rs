@@ -3,18 +3,16 @@
 //! First the branch is written down as `making`, then the provider makes it, then files are carried, then it is registered as a workspace of
 //! its own and written down as `ready`. What a killed process leaves `making`, `gc` takes away, and who makes one of that name. Removing goes the other way.
 //!
-//! Taken away is only what holds nothing that is nowhere else (`held.rs`, `repository.rs`, `known.rs`, `committed.rs`, how that comes home `fetch.rs`; `base.rs`, of the snapshot it grew from), and in which nobody works (`command.rs`), unless it is forced.
+//! Taken away is only what holds nothing that is nowhere else (`held.rs`, `repository.rs`, `known.rs`, how that comes home `fetch.rs`; `base.rs`, of the snapshot it grew from), and in which nobody works (`command.rs`), unless it is forced.
 
 mod base;
 mod command;
-mod committed;
 mod fetch;
 mod find;
 mod held;
 mod inside;
 mod known;
 mod linked;
-mod object;
 mod place;
 mod record;
 mod remove;
@@ -45,7 +43,7 @@ use crate::timeline::EventBody;
 use crate::workspace::{Served, Workspace};
 
 use find::called;
-pub(crate) use object::is_id;
+pub(crate) use known::is_id;
 use place::no_dir;
 pub(crate) use record::{BranchFile, all, of_workspace, read_all};
 pub use record::{BranchRecord, BranchState};

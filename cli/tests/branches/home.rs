@@ -108,6 +108,62 @@ fn a_name_that_is_taken_at_home_is_not_written_over() {
 }
 
 #[test]
+fn a_name_that_git_has_no_room_for_beside_those_at_home_becomes_another() {
+    let world = World::on_git();
+    let (branch, root) = (branched(&world), world.root());
+    for (home, there) in [("a", "a/b"), ("c/d", "c")] {
+        git(&root, &["branch", home]);
+        git(&branch, &["checkout", "-q", "-b", there]);
+        git(&branch, &["commit", "-q", "--allow-empty", "-m", there]);
+    }
+    let before = git(&root, &["rev-parse", "a", "c/d"]);
+    bring_home(&world);
+    assert_eq!(git(&root, &["rev-parse", "a", "c/d"]), before);
+    assert_eq!(git(&root, &["rev-parse", "b-a-b", "b-c"]), git(&branch, &["rev-parse", "a/b", "c"]));
+    world.fs(["rm", "b"]);
+    assert!(!branch.exists());
+}
+
+#[test]
+fn what_git_takes_for_no_name_is_not_asked_for_by_it() {
+    let world = World::on_git();
+    let (branch, root) = (branched(&world), world.root());
+    git(&root, &["branch", "feat"]);
+    git(&branch, &["checkout", "-q", "-b", "feat"]);
+    git(&branch, &["commit", "-q", "--allow-empty", "-m", "one"]);
+    git(&branch, &["checkout", "-q", "--detach"]);
+    git(&branch, &["commit", "-q", "--allow-empty", "-m", "two"]);
+    let refs = branch.join(".git/refs/heads");
+    fs::write(refs.join(".DS_Store"), b"\0\0\0\x01Bud1").unwrap();
+    let (id, before) = (git(&branch, &["rev-parse", "HEAD"]), git(&root, &["rev-parse", "feat"]));
+    git(&branch, &["checkout", "-q", "main"]);
+    fs::write(refs.join("fe*"), format!("{id}\n")).unwrap();
+    bring_home(&world);
+    assert_eq!(git(&root, &["rev-parse", "feat", "b-fe-"]), format!("{before}\n{id}"));
+    world.fs(["rm", "b"]);
+    assert!(!branch.exists());
+}
+
+#[test]
+fn what_replaces_commits_in_a_branch_replaces_none_at_home() {
+    let world = World::on_git();
+    let (branch, root) = (branched(&world), world.root());
+    git(&branch, &["checkout", "-q", "--orphan", "exp"]);
+    git(&branch, &["commit", "-q", "-m", "other"]);
+    git(&branch, &["replace", "main", "exp"]);
+    git(&branch, &["commit", "-q", "--allow-empty", "-m", "looked at"]);
+    git(&branch, &["update-ref", "refs/bisect/bad", "HEAD"]);
+    git(&branch, &["reset", "-q", "--hard", "HEAD~1"]);
+    let bad = git(&branch, &["rev-parse", "refs/bisect/bad"]);
+    bring_home(&world);
+    assert_eq!(git(&root, &["log", "-1", "--format=%s"]), "first");
+    assert_eq!(git(&root, &["for-each-ref", "refs/replace", "refs/bisect"]), "");
+    assert_eq!(git(&root, &["rev-parse", "b-bisect-bad"]), bad);
+    world.fs(["rm", "b"]);
+    assert!(!branch.exists());
+}
+
+#[test]
 fn a_repository_inside_is_brought_home_to_the_one_at_its_place() {
     let world = World::on_git();
     world.write(".gitignore", "mine/\n");

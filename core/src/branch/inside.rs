@@ -133,7 +133,8 @@ impl<'a> Inside<'a> {
         if !lacking.is_empty() {
             self.held.push(format!("commits or references in {}", place(path)));
             let names = refs.iter().map(|(name, value)| (name.as_str(), value)).chain([("HEAD", &head)]);
-            let names = names.filter(|(_, value)| lacking.contains(value.as_str())).map(|(name, _)| name);
+            let names =
+                names.filter(|(_, value)| lacking.contains(value.as_str())).map(|(name, value)| (name, value.as_str()));
             let mut missing = known.missing(self.called, names);
             if refs.get(STASH).is_some_and(|value| lacking.contains(value.as_str())) {
                 missing.stashes = known.stashes_lacked(self.branch, path, &refs);
@@ -167,7 +168,7 @@ impl<'a> Inside<'a> {
             if let Some(value) = known.lacks(&tree.named).into_iter().next() {
                 let what = if is_id(value) { format!("commit {value}") } else { "perhaps commits".to_owned() };
                 self.held.push(format!("{what} of the linked work tree {at}"));
-                self.bring(path, &known, known.missing(self.called, [value]));
+                self.bring(path, &known, known.missing(self.called, [(value, value)]));
             }
         }
     }

@@ -12,9 +12,9 @@ use ah_plugin_api::{RelPath, Result};
 use ah_rules::GitDir;
 use flate2::read::ZlibDecoder;
 
-use crate::branch::fetch::{Missing, renamed};
+use crate::branch::fetch::{Missing, REPLACING, is_taken, keeps_name, renamed};
 use crate::branch::linked::{been, linked};
-use crate::branch::repository::{TABLES, references, text};
+use crate::branch::repository::{TABLES, is_name, references, text};
 use crate::restore::at::Tree;
 
 /// So many objects are looked at.
@@ -112,16 +112,17 @@ impl<'a> Known<'a> {
     }
 
     /// What the repository in the directory `git` of the branch `called` so names and this does not have; none if it has all. The name of a reference is something
-    /// to have, too.
+    /// to have, too, if it can be had here.
     pub(super) fn lacks_of(&self, branch: Tree<'_>, git: &RelPath, called: &str) -> Option<Missing> {
         let Some((head, refs)) = references(branch, git) else { return Some(Missing::default()) };
         let stashed = stashed(branch, git, &refs);
         let lacking = self.lacks(refs.values().chain(&stashed).chain([&head]));
         let is_lacking = |(name, value): &(&String, &String)| match self.refs.get(*name) {
-            None => true,
+            None => *name == STASH || keeps_name(name, &self.refs) || lacking.contains(value.as_str()),
             Some(ours) => lacking.contains(value.as_str()) || (value.starts_with("ref: ") && ours != *value),
         };
-        let lacked: Vec<_> = refs.iter().filter(is_lacking).map(|(name, _)| name.as_str()).collect();
+        let lacked: Vec<_> =
+            refs.iter().filter(is_lacking).map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let has_head = !lacking.contains(head.as_str());
         if lacked.is_empty() && has_head && !stashed.iter().any(|value| lacking.contains(value.as_str())) {
             return None;
@@ -130,33 +131,37 @@ impl<'a> Known<'a> {
         let is_stash = |value: &String| {
             lacking.contains(value.as_str()) || (!self.refs.contains_key(STASH) && refs.get(STASH) == Some(value))
         };
-        let mut missing = self.missing(called, lacked.into_iter().chain((!has_head).then_some("HEAD")));
+        let mut missing =
+            self.missing(called, lacked.into_iter().chain((!has_head).then_some(("HEAD", head.as_str()))));
         missing.stashes = stashed.iter().rev().filter(|value| is_stash(value)).cloned().collect();
         Some(missing)
     }
 
-    /// How what a repository in the branch `called` so calls by these names, or by ids, is to come here: by the same name where there is none here, and else by another.
-    pub(super) fn missing<'n>(&self, called: &str, names: impl IntoIterator<Item = &'n str>) -> Missing {
-        let mut missing = Missing::default();
-        for name in names {
+    /// How what a repository in the branch `called` so calls by these names, or by ids, with these values, is to come here: by the same name where that can be had
+    /// here, and else by another.
+    pub(super) fn missing<'n>(&self, called: &str, named: impl IntoIterator<Item = (&'n str, &'n str)>) -> Missing {
+        let (mut missing, mut there) = (Missing::default(), self.refs.clone());
+        for (name, value) in named {
             // Which references are in a table nobody here can tell.
             let name = if name == TABLES { "HEAD" } else { name };
-            let is_reference = name.starts_with("refs/");
-            if name == STASH || !(is_reference || name == "HEAD" || is_id(name)) {
+            // What Git takes for no name it fetches by none.
+            let what = if name.starts_with("refs/") && !is_name(name) { value } else { name };
+            if name == STASH
+                || name.starts_with(REPLACING)
+                || !(what.starts_with("refs/") || what == "HEAD" || is_id(what))
+            {
                 continue;
             }
             let is_on = self.on.as_deref() == Some(name);
-            let keeps_name = is_reference && !is_on && !self.refs.contains_key(name);
-            let given = &missing.named;
-            let is_taken = |name: &str| {
-                let mut there = self.refs.keys().chain(given.iter().map(|(_, given)| given));
-                there.any(|there| there.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+            let becomes = match !is_on && keeps_name(name, &there) {
+                true => name.to_owned(),
+                false => renamed(called, name, |name| is_taken(name, &there)),
             };
-            let becomes = if keeps_name { name.to_owned() } else { renamed(called, name, is_taken) };
             if is_on {
                 missing.merge = Some(becomes.clone());
             }
-            missing.named.push((name.to_owned(), becomes));
+            there.insert(becomes.clone(), value.to_owned());
+            missing.named.push((what.to_owned(), becomes));
         }
         missing
     }

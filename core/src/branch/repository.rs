@@ -10,6 +10,7 @@ use std::os::fd::AsFd;
 use ah_plugin_api::{Dir, EntryKind, RelPath, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::branch::known::is_id;
 use crate::restore::at::Tree;
 
 /// More of one file is not read: a repository with so many packed references has a mark of the first ones.
@@ -62,7 +63,7 @@ pub(super) fn references(tree: Tree<'_>, git: &RelPath) -> Option<(String, BTree
     Some((head, refs))
 }
 
-/// Adds the references below a directory, which are called so, that have files of their own.
+/// Adds the references below a directory, which are called so, that have files of their own. What is called as Git calls none is one if it holds an id.
 pub(super) fn loose(tree: Tree<'_>, dir: &RelPath, called: &str, refs: &mut BTreeMap<String, String>) {
     for name in tree.names(dir).unwrap_or_default() {
         let Ok(path) = dir.join(&name) else { continue };
@@ -70,11 +71,22 @@ pub(super) fn loose(tree: Tree<'_>, dir: &RelPath, called: &str, refs: &mut BTre
         match tree.stat(&path).ok().flatten().map(|found| found.kind) {
             Some(EntryKind::Dir) => loose(tree, &path, &called, refs),
             Some(EntryKind::File) if !name.ends_with(b".lock") => {
-                refs.insert(called, text(tree, &path).unwrap_or_default());
+                let value = text(tree, &path).unwrap_or_default();
+                if is_name(&called) || is_id(&value) {
+                    refs.insert(called, value);
+                }
             }
             _ => {}
         }
     }
+}
+
+/// Whether Git takes that for the name of a reference, by `git check-ref-format`. One that is no UTF-8 cannot be told as it is.
+pub(super) fn is_name(name: &str) -> bool {
+    let is_odd = |c: char| c.is_ascii_control() || " ~^:?*[\\\u{fffd}".contains(c);
+    let is_part = |part: &str| !(part.is_empty() || part.starts_with('.') || part.ends_with(".lock"));
+    name.split('/').all(is_part)
+        && !(name.ends_with('.') || name.contains(is_odd) || ["..", "@{"].iter().any(|odd| name.contains(odd)))
 }
 
 /// The text of a small file without the space around it; none if it cannot be read.

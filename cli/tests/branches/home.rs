@@ -164,6 +164,24 @@ fn what_replaces_commits_in_a_branch_replaces_none_at_home() {
 }
 
 #[test]
+fn a_branch_that_is_called_as_no_branch_of_gits_can_be_is_merged_by_what_the_hint_says() {
+    let world = World::on_git();
+    let root = world.root();
+    branched(&world);
+    world.fs(["rm", "b"]);
+    let branch = std::path::PathBuf::from(world.fs(["branch", "--name", "#12"]));
+    git(&branch, &["commit", "-q", "--allow-empty", "-m", "there"]);
+    let told = world.run(["agent", "fs", "rm", "#12"]).stderr;
+    told.split('`').filter(|part| part.starts_with("git ")).for_each(pasted);
+    assert_eq!(
+        git(&root, &["rev-parse", "HEAD", "12-main"]),
+        [git(&branch, &["rev-parse", "HEAD"]).as_str(); 2].join("\n")
+    );
+    world.fs(["rm", "#12"]);
+    assert!(!branch.exists());
+}
+
+#[test]
 fn a_repository_inside_is_brought_home_to_the_one_at_its_place() {
     let world = World::on_git();
     world.write(".gitignore", "mine/\n");

@@ -75,7 +75,8 @@ pub(super) fn is_taken<V>(name: &str, there: &BTreeMap<String, V>) -> bool {
 
 /// What merges the branch of Git's that is called so at home with the one that is checked out.
 pub(super) fn merging(home: &Path, name: &str) -> String {
-    let short = name.strip_prefix("refs/heads/").unwrap_or(name);
+    // What begins as an option does is one.
+    let short = name.strip_prefix("refs/heads/").filter(|short| !short.starts_with('-')).unwrap_or(name);
     format!("git -C {} merge {}", text::shell(home.as_os_str()), text::shell(short.as_ref()))
 }
 
@@ -89,7 +90,10 @@ pub(super) fn renamed(called: &str, name: &str, is_taken: impl Fn(&str) -> bool)
     let plain = |name: &str| -> String {
         name.chars().map(|c| if c.is_alphanumeric() || c == '_' { c } else { '-' }).collect()
     };
-    let wanted = format!("refs/{kind}/{}-{}", plain(called), plain(leaf));
+    let whole = format!("{}-{}", plain(called), plain(leaf));
+    // With that it would be an option.
+    let rest = Some(whole.trim_start_matches('-')).filter(|rest| !rest.is_empty()).unwrap_or("branch");
+    let wanted = format!("refs/{kind}/{rest}");
     let numbered = (2..).map(|n: u32| format!("{wanted}-{n}"));
     std::iter::once(wanted.clone()).chain(numbered).find(|name| !is_taken(name)).unwrap_or(wanted)
 }
@@ -105,6 +109,8 @@ mod tests {
         assert_eq!(renamed("a b~^:..", "refs/tags/v/1.0.lock", free), "refs/tags/a-b------v-1-0-lock");
         assert_eq!(renamed("b", "HEAD", free), "refs/heads/b-HEAD");
         assert_eq!(renamed("b", "refs/bisect/bad", free), "refs/heads/b-bisect-bad");
+        assert_eq!(renamed("#12", "refs/heads/main", free), "refs/heads/12-main");
+        assert_eq!(renamed("#", "refs/heads/#", free), "refs/heads/branch");
         assert_eq!(renamed("b", &"0123456789abcdef".repeat(2), free), "refs/heads/b-0123456789ab");
         let taken = |name: &str| matches!(name, "refs/heads/b-main" | "refs/heads/b-main-2");
         assert_eq!(renamed("b", "refs/heads/main", taken), "refs/heads/b-main-3");

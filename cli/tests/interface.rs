@@ -133,9 +133,26 @@ fn a_patch_names_what_it_does_not_hold_and_nothing_else() {
     for (name, mode) in [("binary", 0o755), ("text", 0o755), ("closed", 0o600), ("both", 0o700), ("d", 0o700)] {
         fs::set_permissions(world.root().join(name), fs::Permissions::from_mode(mode)).unwrap();
     }
-    let ran = world.run(["agent", "fs", "diff", "@", "--patch"]);
+    // Of what is new, what would be made open to others than it is.
+    for (name, closed) in
+        [("key", Some(0o600)), ("new/f", None), ("tool", Some(0o700)), ("vault/f", None), ("vault", Some(0o700))]
+    {
+        if name != "vault" {
+            world.write(name, "new\n");
+        }
+        if let Some(mode) = closed {
+            fs::set_permissions(world.root().join(name), fs::Permissions::from_mode(mode)).unwrap();
+        }
+    }
+    // Whatever the one is that tests are run with.
+    let line = format!("umask 022; exec {} agent fs diff @ --patch", env!("CARGO_BIN_EXE_ah"));
+    let made = world.command(["version"]);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &line]).current_dir(world.root()).env_clear();
+    let ran = Ran::of(shell.envs(made.get_envs().filter_map(|(name, value)| Some((name, value?)))));
     let told: Vec<&str> = ran.stderr.lines().filter(|line| line.contains("not in the patch")).collect();
-    let expected = ["both", "closed", "d"].map(|name| format!("permissions, so not in the patch: {name}"));
+    let expected =
+        ["both", "closed", "d", "key", "tool", "vault"].map(|name| format!("permissions, so not in the patch: {name}"));
     assert_eq!(told, expected, "{ran:?}");
     assert_eq!(ran.stdout.matches("new mode 100755\n").count(), 3, "{ran:?}");
 }

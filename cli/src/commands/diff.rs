@@ -25,7 +25,7 @@ From the first REF to the second, or to the workspace as it is now. Without REF,
 latest where this is no branch. Ignored directories are compared only if they \
 are named, and a snapshot holds them. The letters of --name-status: A added, D deleted, \
 M modified, P permissions alone, T another type. A patch can be given to `git apply`, or `git apply --3way` where other work came home before (if that is committed, and what the patch begins from was, too); \
-files that are not text are only named in it, and stay as they are, as do permissions but for whether a file can be executed.
+files that are not text are only named in it, and stay as they are, as do permissions but for whether a file can be executed, those of what is new where they close it to somebody.
 
 Examples:
   ah agent fs diff @
@@ -148,12 +148,9 @@ fn left_out_of_patch(app: &App, changes: &[ChangeRecord]) {
         [&change.before, &change.after].into_iter().flatten().any(|entry| entry.kind == EntryKind::Special)
     };
     app.ui.some("a special file, so not in the patch", paths(&is_special).into_iter());
+    let umask = umask();
     let has_other_mode = |change: &ChangeRecord| {
-        change
-            .before
-            .as_ref()
-            .zip(change.after.as_ref())
-            .is_some_and(|(before, after)| patch::lacks_mode(before, after))
+        change.after.as_ref().is_some_and(|after| patch::lacks_mode(change.before.as_ref(), after, umask))
     };
     app.ui.some("permissions, so not in the patch", paths(&has_other_mode).into_iter());
     let is_directory = |entry: &EntryRecord| entry.kind == EntryKind::Dir;
@@ -167,6 +164,13 @@ fn left_out_of_patch(app: &App, changes: &[ChangeRecord]) {
         "an empty directory, so not in the patch",
         paths(&|change| is_new(change) && is_empty(change)).into_iter(),
     );
+}
+
+/// The permissions that new files are made without; asked of the kernel this way, it stays as it is. Where it cannot be told, the usual.
+fn umask() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let octal = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    octal.and_then(|octal| u32::from_str_radix(octal.trim(), 8).ok()).unwrap_or(0o022)
 }
 
 /// A file's name where a REF goes is a path that `--` was forgotten before.

@@ -82,13 +82,18 @@ pub(crate) fn is_left_out(before: Option<&Version>, after: Option<&Version>) -> 
     !(is_text(before) && is_text(after)) && differ()
 }
 
-/// Whether permissions changed that a patch cannot hold: it knows only whether a file can be executed.
-pub(crate) fn lacks_mode(before: &EntryRecord, after: &EntryRecord) -> bool {
-    let is_told = |entry: &EntryRecord| matches!(entry.kind, EntryKind::File | EntryKind::Dir);
-    if before.kind != after.kind || !is_told(before) {
+/// Whether there are permissions that a patch cannot hold: it knows only whether a file can be executed. Those of what is new, if it is closed to somebody to
+/// whom it would be open where the patch is applied, with that `umask`.
+pub(crate) fn lacks_mode(before: Option<&EntryRecord>, after: &EntryRecord, umask: u32) -> bool {
+    if !matches!(after.kind, EntryKind::File | EntryKind::Dir) {
         return false;
     }
-    let others = if before.kind == EntryKind::File && (before.mode ^ after.mode) & 0o100 != 0 { !0o111 } else { !0 };
+    let is_file = after.kind == EntryKind::File;
+    let Some(before) = before.filter(|before| before.kind == after.kind) else {
+        let made = if is_file && after.mode & 0o100 == 0 { 0o666 } else { 0o777 };
+        return made & !umask & !after.mode != 0;
+    };
+    let others = if is_file && (before.mode ^ after.mode) & 0o100 != 0 { !0o111 } else { !0 };
     (before.mode ^ after.mode) & others != 0
 }
 

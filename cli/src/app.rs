@@ -84,20 +84,10 @@ fn go_to(directory: &Path) -> Result<PathBuf> {
     }
 }
 
-/// What to do in a directory that is not there any more: what is kept of it is found by where it was.
-fn way_out() -> String {
-    let other = "go to one that is, or name it with `-C DIR`";
+/// Where the current directory was, which is not there any more; nothing where that is not known.
+fn where_it_was() -> PathBuf {
     let named = std::fs::read_link("/proc/self/cwd").unwrap_or_default().into_os_string().into_vec();
-    let Some(was) = named.strip_suffix(b" (deleted)").map(|was| Path::new(OsStr::from_bytes(was))) else {
-        return other.to_owned();
-    };
-    let typed = text::shell(was.as_os_str());
-    match was.is_dir() {
-        true => format!("another one is in its place: `cd {typed}`"),
-        false => {
-            format!("`ah -C {typed}` tells what is kept of it, and with `-C {typed}` all commands work; or {other}")
-        }
-    }
+    named.strip_suffix(b" (deleted)").map(|was| PathBuf::from(OsStr::from_bytes(was))).unwrap_or_default()
 }
 
 impl App {
@@ -116,12 +106,12 @@ impl App {
                 }
                 there => (there?, None),
             },
-            None => {
-                let here = std::env::current_dir().map_err(|error| {
-                    Error::from_io("the current directory is not there any more", &error).with_hint(way_out())
-                })?;
-                (here, None)
-            }
+            None => match std::env::current_dir() {
+                Ok(here) => (here, None),
+                Err(error) => {
+                    (where_it_was(), Some(Error::from_io("the current directory is not there any more", &error)))
+                }
+            },
         };
         let ui = Ui::new(&globals, &env);
         let app = Self {
@@ -136,12 +126,36 @@ impl App {
             told: RefCell::default(),
         };
         match gone {
+            Some(error) if app.globals.directory.is_none() => Err(error.with_hint(app.way_out())),
             Some(error) => {
-                // Where there is no home yet, none is made to find that out.
-                let was = app.settings()?.home.exists() && app.engine()?.was_workspace(&app.cwd)?;
-                if was { Ok(app) } else { Err(error) }
+                if app.was_workspace(&app.cwd)? {
+                    Ok(app)
+                } else {
+                    Err(error)
+                }
             }
             None => Ok(app),
+        }
+    }
+
+    /// Whether a workspace was at a path where nothing is any more. Where there is no home yet, none is made to find that out.
+    fn was_workspace(&self, path: &Path) -> Result<bool> {
+        Ok(self.settings()?.home.exists() && self.engine()?.was_workspace(path)?)
+    }
+
+    /// What to do in a directory that is not there any more: what is kept of it is found by where it was, or the workspace around it.
+    fn way_out(&self) -> String {
+        let other = "go to one that is, or name it with `-C DIR`";
+        let typed = |path: &Path| text::shell(path.as_os_str());
+        if self.cwd.is_dir() {
+            return format!("another one is in its place: `cd {}`", typed(&self.cwd));
+        }
+        match self.cwd.ancestors().find(|path| self.was_workspace(path).unwrap_or(false)) {
+            Some(was) => {
+                let typed = typed(was);
+                format!("`ah -C {typed}` tells what is kept of it; commands that need no files work so; or {other}")
+            }
+            None => other.to_owned(),
         }
     }
 

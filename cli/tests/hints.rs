@@ -73,6 +73,15 @@ fn who_is_in_a_directory_that_was_deleted_is_told_what_finds_what_is_kept_of_it(
     let there = root.to_str().unwrap();
     assert_eq!(Ran::of(world.command(["-C", there, "agent", "fs", "cat", "@", "f"]).current_dir("/")).stdout, "1");
     fs::create_dir(&root).unwrap();
+    // Of a directory in it, too; of one of which nothing is kept, nothing is promised.
+    let ran = within(&format!("mkdir {{}}/sub; cd {{}}/sub; rm -r {{}}; {ah}"));
+    assert!(ran.code != 0 && ran.stderr.contains(&hint), "{ran:?}");
+    fs::create_dir(&root).unwrap();
+    let ran = within(&format!("mkdir ../other; cd ../other; rmdir ../other; {ah}"));
+    assert!(
+        ran.code != 0 && ran.stderr.contains("hint: go to one that is") && !ran.stderr.contains("ah -C"),
+        "{ran:?}"
+    );
     let ran = within(&format!("rm -r {{}}; mkdir {{}}; {ah} agent fs status"));
     assert!(ran.code != 0 && ran.stderr.contains(&format!("`cd {}`", root.display())), "{ran:?}");
 }

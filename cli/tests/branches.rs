@@ -588,7 +588,7 @@ fn what_may_not_be_read_is_not_taken_away_unseen() {
     world.give_away();
     for name in ["shut", "known"] {
         lock(name, 0);
-        refused(&world, &format!("perhaps what you may not read ({name})"));
+        refused(&world, &format!("perhaps what cannot be compared ({name})"));
         lock(name, 0o755);
         fs::remove_dir_all(branch.join("shut")).unwrap_or_default();
     }

@@ -162,7 +162,8 @@ pub(crate) fn aside(app: &App, workspace: &Workspace, report: &RestoreReport, re
         app.ui.warning("this restore would be refused", Some(&hint));
     } else if !report.failed.is_empty() {
         let mut hints = Vec::new();
-        if report.failed.len() > report.lost + report.unheld + report.bare + report.damaged + report.copy_out.len() {
+        let otherwise = report.lost + report.unheld + report.bare + report.damaged + report.waiting;
+        if report.failed.len() > otherwise + report.copy_out.len() {
             hints.push(format!("put right what is named (make writable what may not be written to, and room on a full disk); then `ah agent fs restore {} -- PATH` brings each of them back", target.id));
         }
         if report.unheld > 0 {
@@ -170,6 +171,9 @@ pub(crate) fn aside(app: &App, workspace: &Workspace, report: &RestoreReport, re
         }
         if report.bare > 0 {
             hints.push(format!("what owner and attributes it had, `ah agent fs seek {}` shows", report.target.id));
+        }
+        if report.waiting > 0 {
+            hints.push(format!("what should go and stays, `ah agent fs restore {} -- PATH` takes away", target.id));
         }
         if report.damaged > 0 {
             hints.push(

@@ -139,7 +139,6 @@ fn an_interrupted_restore_is_over_once_only_what_is_damaged_is_missing() {
         }
     }
     world.write("kept", "then");
-    let _ = fs::remove_file(world.root().join("new"));
     let ran = world.run(["agent", "fs", "restore", "before"]);
     assert_eq!(ran.code, 4, "{ran:?}");
     assert!(!is_interrupted(), "{ran:?}");

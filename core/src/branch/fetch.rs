@@ -75,8 +75,8 @@ pub(super) fn is_taken<V>(name: &str, there: &BTreeMap<String, V>) -> bool {
 
 /// What merges the branch of Git's that is called so at home with the one that is checked out.
 pub(super) fn merging(home: &Path, name: &str) -> String {
-    // What begins as an option does is one.
-    let short = name.strip_prefix("refs/heads/").filter(|short| !short.starts_with('-')).unwrap_or(name);
+    // Of a branch and a tag that are called so Git takes the tag; and what begins as an option does is one.
+    let short = name.strip_prefix("refs/").unwrap_or(name);
     format!("git -C {} merge {}", text::shell(home.as_os_str()), text::shell(short.as_ref()))
 }
 

@@ -251,7 +251,7 @@ impl Workspace {
                 (files, deleted) = (changed, gone);
                 if let Some(first) = unread.first() {
                     let more = if unread.len() > 1 { format!(" and {} more", unread.len() - 1) } else { String::new() };
-                    held.push(format!("perhaps what you may not read ({first}{more})"));
+                    held.push(format!("perhaps what cannot be compared ({first}{more})"));
                 }
             }
             None => held.push("perhaps changed files (the snapshot it grew from is gone)".to_owned()),
@@ -335,13 +335,13 @@ impl Workspace {
             unread.append(&mut own.look_at_missing(served, from, &mut told.changes, false)?);
             changes.append(&mut told.changes);
         }
-        // In what another user has shut nobody did anything here.
+        // In what another user has shut nobody did anything here; what is open is damaged in the snapshot.
         let (tree, me) = (Tree::new(branch.as_fd())?, rustix::process::geteuid().as_raw());
         let door = |path: &RelPath| {
             let mut up = std::iter::successors(Some(path.clone()), RelPath::parent);
             up.find_map(|path| tree.stat(&path).ok().flatten())
         };
-        unread.retain(|path| door(path).is_none_or(|found| found.uid == me));
+        unread.retain(|path| !tree.is_unreadable(path) || door(path).is_none_or(|found| found.uid == me));
         unread.sort();
         unread.dedup();
         let here = self.open_dir().ok();

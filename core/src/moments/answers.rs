@@ -102,7 +102,8 @@ impl Workspace {
         }
         let found = self.changes(&served, &request(from, to, true))?;
         // Who captures everything captures more than what is told as a change.
-        Ok(found.untouched || found.changes.is_empty() && served.can(Capability::AppliesPolicy))
+        let told_none = found.changes.is_empty() && found.unread.is_empty();
+        Ok(found.untouched || told_none && served.can(Capability::AppliesPolicy))
     }
 
     /// Lets the older snapshot serve what the newer one serves, and removes that, unless somebody else wants it by now; whether it did.
@@ -149,9 +150,13 @@ impl Workspace {
             return Ok(None);
         }
         let request = DiffRequest { policy: self.policy()?, ..request(from, to, false) };
-        let changes = self.told_changes(&served, &request)?.changes;
+        let told = self.told_changes(&served, &request)?;
+        // All that differs may be in what was not looked into.
+        if told.changes.is_empty() && !told.unread.is_empty() {
+            return Ok(None);
+        }
         let is_dir = |entry: &Option<ah_plugin_api::Entry>| entry.as_ref().is_none_or(|e| e.kind == EntryKind::Dir);
-        let files = changes.into_iter().filter(|change| !(is_dir(&change.before) && is_dir(&change.after)));
+        let files = told.changes.into_iter().filter(|change| !(is_dir(&change.before) && is_dir(&change.after)));
         let paths: Vec<_> = files.map(|change| change.path).collect();
         Ok(Some(FilesChanged { total: paths.len() as u64, paths: paths.into_iter().take(NAMES).collect() }))
     }

@@ -461,8 +461,8 @@ impl Workspace {
             .map_err(|e| e.context("the files were restored, but that could not be put on the timeline"))?;
         if outcome != "failed" {
             self.end_taken_over(job, "abandoned")?;
-        } else if job.finishes && applied.failed.len() == applied.damaged + applied.passing {
-            // All else that they were to do is there by now, and no other attempt does more.
+        } else if job.finishes && applied.failed.len() == applied.damaged + applied.passing + applied.waiting {
+            // All else that they were to do is there by now; what stays for that, whoever names it takes away.
             sync_filesystem(&workspace)?;
             self.end_taken_over(job, "partial")?;
         }
@@ -479,6 +479,7 @@ impl Workspace {
         report.failed.extend(applied.failed);
         (report.bare, report.undoable) = (applied.bare, outcome != "failed");
         report.damaged += applied.damaged;
+        report.waiting = applied.waiting;
         Ok(report)
     }
 

@@ -142,6 +142,9 @@ pub struct RestoreReport {
     /// How many of `failed` stay as they are, as what the snapshot holds in their place is damaged: doing it again helps none of them.
     #[serde(skip)]
     pub damaged: usize,
+    /// How many of `failed` should go and stay, as nobody can tell whether the snapshot is there: who names them takes them away.
+    #[serde(skip)]
+    pub waiting: usize,
     /// Whether anything was changed that an undo takes back; if not, that would take back what was restored before.
     #[serde(skip)]
     pub undoable: bool,

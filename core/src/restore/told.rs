@@ -43,6 +43,7 @@ pub(super) fn report(job: &Job, plan: Plan, notes: Vec<String>, below: usize, ro
         unheld: plan.unheld,
         bare: 0,
         damaged: plan.damaged,
+        waiting: 0,
         undoable: false,
         copy_out: plan.repositories.iter().map(copy_out).collect(),
         below,

@@ -50,6 +50,8 @@ pub(crate) struct Applied {
     pub(crate) damaged: usize,
     /// Likewise, as the system could not read it: it may the next time.
     pub(crate) passing: usize,
+    /// How many should go and stay, as nobody can tell whether the snapshot is there.
+    pub(crate) waiting: usize,
     /// The path of each step that was not carried out at all.
     pub(crate) undone: Vec<RelPath>,
     /// Anything a person should know.

@@ -65,7 +65,8 @@ impl<'a> Work<'a> {
     /// If it is not, or nothing can be written in the workspace any more, which may be what was met.
     pub(super) fn look_again(&self, staging: &Staging) -> Result<()> {
         let mut unread = locked(&self.unread);
-        if unread.paths.is_empty() {
+        // Of a directory that is damaged nothing was to be read.
+        if unread.paths.is_empty() && self.plan.damaged == 0 {
             return Ok(());
         }
         if unread.may_pass {
@@ -87,7 +88,7 @@ impl<'a> Work<'a> {
 
     /// What was to make room and stays: for what cannot be read itself, for a directory of which nothing can be, or as long as the snapshot may be away.
     pub(super) fn kept(&self, unread: &Unread) -> Kept<'a> {
-        if unread.paths.is_empty() {
+        if unread.paths.is_empty() && !unread.in_doubt {
             return Kept(HashMap::new());
         }
         let why = |step: &Step| {
@@ -140,7 +141,10 @@ impl<'a> Work<'a> {
 
     fn tell(&self, unread: &Unread, path: &RelPath, why: Why) {
         match why {
-            Why::InDoubt => self.left_undone(path, IN_DOUBT),
+            Why::InDoubt => {
+                self.left_undone(path, IN_DOUBT);
+                locked(&self.outcome).waiting += 1;
+            }
             Why::Unread(why) => self.left_for(unread.may_pass, path, why),
         }
     }

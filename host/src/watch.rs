@@ -24,8 +24,8 @@ use crate::ending::{Doing, Inside};
 const TICK: Duration = Duration::from_millis(20);
 /// How long a call may be silent once it shall stop. The contract wants a look at that every 100 ms.
 const GRACE: Duration = Duration::from_secs(3);
-/// So many times that it may go on with signs of life: what is half made has to be taken back.
-const WINDING_UP: u32 = 10;
+/// How long it may go on then with signs of life: what is half made has to be taken back.
+const WINDING_UP: Duration = Duration::from_secs(30);
 /// The stack that a main thread usually has; a provider may need more than a thread's usual 2 MiB.
 const STACK: usize = 8 << 20;
 /// Idle threads that are kept for the next calls.
@@ -36,6 +36,8 @@ pub struct Watched<C> {
     caller: Arc<C>,
     what: Arc<str>,
     limit: Duration,
+    /// [`WINDING_UP`].
+    winding_up: Duration,
     /// Calls that were given up and have not come to an end since.
     hung: Mutex<Vec<(Op, Arc<Life>)>>,
     idle: Mutex<Vec<SyncSender<Job>>>,
@@ -70,6 +72,7 @@ impl<C: Caller + 'static> Watched<C> {
             caller: Arc::new(caller),
             what: what.into(),
             limit,
+            winding_up: WINDING_UP,
             hung: Mutex::default(),
             idle: Mutex::new(Vec::new()),
         }
@@ -158,11 +161,17 @@ impl<C: Caller + 'static> Watched<C> {
             if signs != seen {
                 (seen, silent) = (signs, Duration::ZERO);
             }
-            if silent >= limit || stop && stopping >= limit * WINDING_UP {
+            if silent >= limit || stop && stopping >= self.winding_up {
                 life.cancelled.store(true, Ordering::Relaxed);
                 lock(&self.hung).push((op, Arc::clone(life)));
                 return Err(if stop {
-                    let cause = format!("{} hangs: its operation {op} did not react", self.what);
+                    let what = &self.what;
+                    let cause = if silent >= limit {
+                        format!("{what} hangs: its operation {op} did not react")
+                    } else {
+                        let secs = self.winding_up.as_secs_f32();
+                        format!("{what} is still at work {secs} s after its operation {op} was asked to stop")
+                    };
                     Error { causes: vec![cause], ..Error::new(ErrorKind::Cancelled, "cancelled") }
                 } else {
                     self.unavailable(op, false)
@@ -450,11 +459,12 @@ mod tests {
 
     #[test]
     fn a_call_that_goes_on_and_on_is_given_up_once_it_shall_stop() {
-        let watched = watched(Duration::from_millis(60));
+        // However long a silence is borne.
+        let watched = Watched { winding_up: Duration::from_millis(600), ..watched(Duration::from_secs(60)) };
         let notes = Notes { cancel: AtomicBool::new(true), ..Notes::default() };
         let error = watched.call(Op::Snapshot, b"go on", &[], &Context::new(&notes)).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Cancelled);
-        assert!(error.causes.iter().any(|cause| cause.contains("did not react")), "{error:?}");
+        assert!(error.causes.iter().any(|cause| cause.contains("still at work 0.6 s")), "{error:?}");
         assert!(notes.progress.load(Ordering::Relaxed) > 0, "its signs of life came");
         assert_eq!(watched.call(Op::Stat, b"echo", &[], &Context::quiet()).unwrap_err().kind, ErrorKind::Unavailable);
     }

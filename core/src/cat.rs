@@ -357,9 +357,11 @@ fn counted<R>(
     Ok((read?, written))
 }
 
-/// An error of who wrote to a file: if the disk that this is on is full, it is there that room is lacking, and not where snapshots are.
+/// An error of who wrote to a file: if the disk that this is on is full, or a quota used up, it is there that room is lacking, and not where snapshots are.
 fn where_it_goes(out: BorrowedFd<'_>, error: Error) -> Error {
-    let is_full = rustix::fs::fstatvfs(out).is_ok_and(|disk| disk.f_bavail == 0);
+    // Of a quota `fstatvfs` says nothing, and to show a snapshot takes next to none of it.
+    let is_full = error.errno == Some(rustix::io::Errno::DQUOT.raw_os_error())
+        || rustix::fs::fstatvfs(out).is_ok_and(|disk| disk.f_bavail == 0);
     if is_full { no_room(error) } else { error }
 }
 
@@ -386,5 +388,18 @@ fn same(a: Option<&EntryRecord>, b: Option<&EntryRecord>, one_provider: bool) ->
             _ => a.kind == EntryKind::Dir || (a.size == b.size && a.mtime == b.mtime),
         },
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Error, where_it_goes};
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_quota_is_used_up_where_the_output_goes() {
+        let out = tempfile::tempfile().unwrap();
+        let error = Error::from_io("cannot write", &rustix::io::Errno::DQUOT.into());
+        assert_eq!(where_it_goes(out.as_fd(), error).hint.as_deref(), Some("free some space where the output goes"));
     }
 }

@@ -149,6 +149,7 @@ impl Workspace {
 
     fn all_that_is_kept(&self, lost: Option<&Lost>) -> Result<Forgotten> {
         let state = self.state()?;
+        state.whole()?;
         let sessions = session::names(&self.folder())?;
         let mut recordings = 0;
         for session in &sessions {

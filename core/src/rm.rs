@@ -51,7 +51,7 @@ impl Workspace {
     ///
     /// # Errors
     /// As [`Workspace::resolve`]; `InvalidArgument` for what a program printed; `FailedPrecondition` if a moment has no snapshot that shows it, inside an agent's own session, in a copy of an `$AH_HOME` that is there, if one is pinned, is needed by a restore that is running, was interrupted or is not on disk or, without
-    /// `force`, by a branch, or is shown by a lease; `DataLoss` if it cannot be read what needs it; the provider's.
+    /// `force`, by a branch, or is shown by a lease; `DataLoss` if it cannot be read what needs it, or what else is listed; the provider's.
     pub fn rm(&self, references: &[String], options: &RmOptions) -> Result<RmReport> {
         if !options.dry_run {
             self.engine.refuse_to_agents("`rm`")?;
@@ -63,6 +63,7 @@ impl Workspace {
         let _ = self.settle_restores();
         let stays = if options.dry_run { None } else { Some(self.lock("stays")?) };
         let state = self.state()?;
+        state.whole()?;
         let mut removed = self.resolve_own_in(&state, references)?;
         let mut seen = BTreeSet::new();
         removed.retain(|record| seen.insert(record.id.clone()));
@@ -213,7 +214,8 @@ impl Workspace {
     pub(crate) fn destroy_each(&self, snapshots: &[SnapshotRecord]) -> Result<()> {
         let mut first_error = None;
         let mut serving: Option<Served> = None;
-        let listed = State::of(self.read_log(None)?).snapshots;
+        let state = State::of(self.read_log(None)?);
+        let listed = state.whole()?;
         for snapshot in snapshots {
             let served = serving.take().filter(|served| served.name == snapshot.provider);
             let served = served.map_or_else(|| self.serve(&snapshot.provider), Ok);
@@ -221,7 +223,7 @@ impl Workspace {
                 let served = &*serving.insert(served);
                 let (id, reference) = (&snapshot.id, &snapshot.reference);
                 let cx = self.context();
-                self.engine.home().with_reserve(|| self.destroy(served, id, reference, &listed, &cx))
+                self.engine.home().with_reserve(|| self.destroy(served, id, reference, listed, &cx))
             });
             if let Err(error) = outcome {
                 first_error.get_or_insert(error.context(format!(
@@ -250,8 +252,8 @@ impl Workspace {
     /// Takes back a snapshot that was never listed, unless the provider finds by its reference one that is. Also for who is stopped. What stays,
     /// gc finds.
     pub(crate) fn withdraw(&self, served: &Served, snapshot: &Snapshot) -> Result<()> {
-        let listed = State::of(self.read_log(None)?).snapshots;
-        self.destroy(served, &snapshot.id, &snapshot.reference, &listed, &Context::quiet())
+        let state = State::of(self.read_log(None)?);
+        self.destroy(served, &snapshot.id, &snapshot.reference, state.whole()?, &Context::quiet())
     }
 
     /// Takes back one in whose place `other` serves. Behind an agent the timeline, which may be long, is not read: the provider is asked which one it

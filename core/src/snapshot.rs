@@ -136,7 +136,7 @@ impl Workspace {
     pub(crate) fn may_be_told_of(&self, session: &SessionName, id: &SnapshotId) -> bool {
         let is_it = |event: &Event| matches!(&event.body, EventBody::Snapshot { snapshot } if snapshot.id == *id);
         let read = self.read_log(Some(session));
-        read.map_or(true, |report| report.events.iter().any(is_it))
+        read.map_or(true, |report| !report.faults.is_empty() || report.events.iter().any(is_it))
     }
 
     /// Has a provider take a snapshot. It finds each by its reference, and removes it by that: one that bears the last one's is refused, and left

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use ah_plugin_api::SnapshotId;
+use ah_plugin_api::{Error, ErrorKind, Result, SnapshotId};
 
 use crate::moments::Moment;
 use crate::record::SnapshotRecord;
 use crate::rewind::{With, left_behind};
-use crate::timeline::{Event, EventBody, TimelineFault, TimelineReport};
+use crate::timeline::{Event, EventBody, FaultKind, TimelineFault, TimelineReport};
 
 /// All sessions' events in order, folded.
 #[derive(Debug, Clone, Default)]
@@ -24,6 +24,8 @@ pub(crate) struct State {
     pub(crate) removed: BTreeSet<SnapshotId>,
     /// The first line that could not be read: of what is there, something may be labelled, pinned or needed that does not look so.
     pub(crate) gap: Option<TimelineFault>,
+    /// The sessions of which nothing could be read: what they list is not among the snapshots.
+    pub(crate) unread: Vec<TimelineFault>,
 }
 
 impl State {
@@ -67,7 +69,19 @@ impl State {
         let snapshots = snapshots.into_iter().map(|(_, snapshot)| snapshot).collect();
         drop(seen);
         let (moments, rewound) = moments_of(&report.events, &removed);
-        Self { snapshots, moments, rewound, removed, gap: report.faults.into_iter().next(), events: report.events }
+        let unread = report.faults.iter().filter(|fault| fault.kind == FaultKind::File).cloned().collect();
+        let gap = report.faults.into_iter().next();
+        Self { snapshots, moments, rewound, removed, gap, unread, events: report.events }
+    }
+
+    /// The snapshots that are there, for who must not miss any.
+    ///
+    /// # Errors
+    /// `DataLoss` if nothing of a session's timeline could be read.
+    pub(crate) fn whole(&self) -> Result<&[SnapshotRecord]> {
+        let Some(TimelineFault { session, reason, .. }) = self.unread.first() else { return Ok(&self.snapshots) };
+        let message = format!("nobody knows which snapshots the session {session} has: {reason}");
+        Err(Error::new(ErrorKind::DataLoss, message).with_hint("see that its timeline is a file that you can read"))
     }
 
     /// With `rewound` by what went back with this alone.

@@ -138,8 +138,8 @@ impl Workspace {
         let mut all_asked = true;
         for name in self.stores()? {
             let outcome = self.reconcile(&name, &mut report);
-            all_asked &= outcome.is_ok();
-            report.note(&format!("reconciling with {name}"), outcome)?;
+            all_asked &= matches!(outcome, Ok(true));
+            report.note(&format!("reconciling with {name}"), outcome.map(drop))?;
             let outcome = self.reclaim(&name, false, &mut report).map(|stays| report.actions.extend(stays));
             report.note(&format!("reclaiming in {name}"), outcome)?;
         }

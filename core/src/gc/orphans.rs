@@ -40,6 +40,12 @@ fn listed(event: &Event) -> Option<&SnapshotId> {
     }
 }
 
+/// The session that a snapshot was taken in, as its provider was told.
+fn session_of(snapshot: &Snapshot) -> SessionName {
+    let name = snapshot.attributes.get("session").cloned();
+    name.and_then(|name| SessionName::new(name).ok()).unwrap_or_else(SessionName::main)
+}
+
 /// The last event that says that lines before it were lost: one of those may have pinned any snapshot from before.
 fn lines_lost(state: &State) -> Option<u64> {
     let lost = |event: &Event| matches!(event.body, EventBody::LinesLost { .. }).then_some(event.seq);
@@ -60,6 +66,10 @@ impl Workspace {
     pub(super) fn pin_behind_lost_lines(&self, report: &mut GcReport) -> Result<()> {
         let _stays = self.lock_stays()?;
         let state = self.state()?;
+        // One that says that this was done, or let go what was pinned by it, may be among those that cannot be read.
+        if !state.unread.is_empty() {
+            return Ok(());
+        }
         let sought = |event: &Event| matches!(event.body, EventBody::LinesSought {});
         let sought = state.events.iter().rev().find(|event| sought(event)).map(|event| event.seq);
         let Some(lost) = lines_lost(&state).filter(|lost| sought.is_none_or(|sought| sought < *lost)) else {
@@ -177,8 +187,8 @@ impl Workspace {
     }
 
     /// Lists again complete snapshots that the timeline does not know, removes those that it says are removed, and reports those
-    /// that it knows and the provider has lost or cannot read.
-    pub(super) fn reconcile(&self, name: &ProviderName, report: &mut GcReport) -> Result<()> {
+    /// that it knows and the provider has lost or cannot read. Gives whether what is on no timeline now is not there.
+    pub(super) fn reconcile(&self, name: &ProviderName, report: &mut GcReport) -> Result<bool> {
         // Alone: nobody is between making a snapshot and listing it.
         let lock = self.lock("orphans")?;
         let served = self.serve(name)?;
@@ -188,13 +198,23 @@ impl Workspace {
             _ => error.context("its snapshots cannot be looked for now, and none is taken off the timeline"),
         })?;
         let state = self.state()?;
+        let mut all_listed = true;
         for snapshot in self.unlisted(&held, &state) {
-            if let Err(error) = refuse_shared(name, &snapshot.id, &snapshot.reference, &state.snapshots) {
-                report.note(&format!("listing the snapshot {} again", snapshot.id), Err(error))?;
+            // Its line may be there.
+            if state.unread.iter().any(|fault| fault.session == session_of(snapshot)) {
+                all_listed = false;
                 continue;
             }
-            self.list_again(snapshot, name, lines_lost(&state))?;
-            report.did(format!("listed the snapshot {}, which had been taken and was on no timeline", snapshot.id));
+            let listed = refuse_shared(name, &snapshot.id, &snapshot.reference, &state.snapshots)
+                .and_then(|()| self.list_again(snapshot, name, lines_lost(&state)));
+            match listed {
+                Ok(()) => report
+                    .did(format!("listed the snapshot {}, which had been taken and was on no timeline", snapshot.id)),
+                Err(error) => {
+                    all_listed = false;
+                    report.note(&format!("listing the snapshot {} again", snapshot.id), Err(error))?;
+                }
+            }
         }
         // What is said to be removed stays so: nobody need wait for that.
         drop(lock);
@@ -220,7 +240,7 @@ impl Workspace {
                 }
             }
         }
-        Ok(())
+        Ok(all_listed)
     }
 
     /// Removes what the timeline says is removed and the providers still have: whoever said so was killed before they had done it.
@@ -247,7 +267,8 @@ impl Workspace {
         let said = |snapshot: &&Snapshot| self.is_mine(snapshot) && state.removed.contains(&snapshot.id);
         for snapshot in held.iter().filter(said) {
             let Snapshot { id, reference, .. } = snapshot;
-            let outcome = self.destroy(served, id, reference, &state.snapshots, &self.context());
+            let removed = |listed| self.destroy(served, id, reference, listed, &self.context());
+            let outcome = state.whole().and_then(removed);
             if outcome.is_ok() {
                 report.did(format!("removed the snapshot {}, whose removal had begun and not ended", snapshot.id));
             }
@@ -294,8 +315,7 @@ impl Workspace {
     /// `lost`: the last event that says that lines before it were lost.
     fn list_again(&self, snapshot: &Snapshot, provider: &ProviderName, lost: Option<u64>) -> Result<()> {
         let attribute = |key: &str| snapshot.attributes.get(key).cloned();
-        let session =
-            attribute("session").and_then(|name| SessionName::new(name).ok()).unwrap_or_else(SessionName::main);
+        let session = session_of(snapshot);
         let kind = attribute("kind").map_or(SnapshotKind::Auto, |kind| SnapshotKind::from_text(&kind));
         let mut record = SnapshotRecord::of(snapshot, provider, kind, &session);
         let after: Option<u64> = attribute("after").and_then(|after| after.parse().ok());

@@ -19,7 +19,7 @@ use crate::workspace::Workspace;
 
 impl Workspace {
     /// Clears up after restores that have ended; gives a sentence for each thing it did, and for each that it could not do. `all_asked`: whether
-    /// each provider said which snapshots it has, so that those which are not on the timeline are gone.
+    /// each provider said which snapshots it has, and those are listed, so that those which are not on the timeline are gone.
     pub(crate) fn tidy_restores(&self, all_asked: bool) -> Result<(Vec<String>, Vec<String>)> {
         let _lock = self.lock("restore")?;
         let (mut done, mut failures) = (Vec::new(), Vec::new());
@@ -40,12 +40,13 @@ impl Workspace {
         Ok(())
     }
 
-    /// Removes the journals whose snapshots are gone, and says how many: all that are not on the timeline if `all_asked`, else those that were
+    /// Removes the journals whose snapshots are gone, and says how many: all that are not on the timeline if `all_asked` and all of that can be read, else those that were
     /// taken off it. One whose folder is left in the workspace stays: it says what that is. Needs the restore lock.
     fn forget_plans(&self, all_asked: bool) -> Result<Option<String>> {
         let state = self.state()?;
         let there: HashSet<&SnapshotId> = state.snapshots.iter().map(|record| &record.id).collect();
-        let keep = |id: &SnapshotId| if all_asked { there.contains(id) } else { !state.removed.contains(id) };
+        let all_known = all_asked && state.unread.is_empty();
+        let keep = |id: &SnapshotId| if all_known { there.contains(id) } else { !state.removed.contains(id) };
         let is_left = |restore: &str| self.root().join(format!("{STAGING_PREFIX}{restore}")).symlink_metadata().is_ok();
         let count = self.journals().forget_ended(|journal| keep(&journal.back.id) || is_left(&journal.restore))?;
         let plans = || text::count(count, "plan of a restore", "plans of restores");

@@ -2,14 +2,16 @@
 
 use crate::lab::{Lab, kinds};
 use ah_core::{
-    Access, BranchOptions, ErrorKind, FaultKind, GcOptions, NoticeKind, PruneOptions, SessionName, SnapshotFilter,
-    SnapshotOptions, TimelineFilter,
+    Access, BranchOptions, ErrorKind, FaultKind, GcOptions, NoticeKind, PruneOptions, RestoreOptions, RmOptions,
+    SessionName, SnapshotFilter, SnapshotOptions, TimelineFilter, UndoOptions,
 };
 use ah_plugin_api::Durability;
 use nix::sys::stat::Mode;
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 /// Puts something else in the place of a file.
 fn displace(path: &Path, by: impl FnOnce(&Path)) {
@@ -141,6 +143,87 @@ fn one_sessions_timeline_that_cannot_be_read_closes_no_other() {
     let last = lab.open().snapshot(&options).unwrap();
     assert_eq!(lab.open().resolve("@").unwrap().id, last.id);
     fs::remove_dir_all(&other).unwrap();
+}
+
+#[test]
+fn what_may_be_listed_where_nobody_can_read_is_not_taken_back() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let (timeline, aside) = (lab.timeline_file(), lab.top.join("aside"));
+    fs::rename(&timeline, &aside).unwrap();
+    folder(&timeline);
+    lab.write("a", "2");
+    lab.open().snapshot(&SnapshotOptions::default()).unwrap_err();
+    fs::remove_dir_all(&timeline).unwrap();
+    fs::rename(&aside, &timeline).unwrap();
+    lab.open().gc(&GcOptions::default()).unwrap();
+    assert_eq!(lab.open().snapshots(&SnapshotFilter::default()).unwrap().len(), 2);
+}
+
+#[test]
+fn nothing_goes_as_long_as_nobody_knows_what_it_is_shared_with() {
+    let mut lab = Lab::new();
+    let first = lab.step("a", "1").id;
+    let begun = lab.step("a", "2").id;
+    lab.settings.session = Some(SessionName::new("other").unwrap());
+    let others = lab.step("a", "3").id;
+    lab.settings.session = None;
+    lab.fake.destroys_fail.store(true, Ordering::Relaxed);
+    lab.open().rm(&[begun.to_string()], &RmOptions::default()).unwrap_err();
+    lab.fake.destroys_fail.store(false, Ordering::Relaxed);
+    let (other, aside) = (lab.folder().join("sessions/other/timeline.jsonl"), lab.top.join("aside"));
+    fs::rename(&other, &aside).unwrap();
+    folder(&other);
+    for dry_run in [true, false] {
+        let options = RmOptions { dry_run, ..RmOptions::default() };
+        assert_eq!(lab.open().rm(&[first.to_string()], &options).unwrap_err().kind, ErrorKind::DataLoss);
+    }
+    assert_eq!(lab.open().to_forget().unwrap_err().kind, ErrorKind::DataLoss);
+    let report = lab.open().gc(&GcOptions::default()).unwrap();
+    assert!(report.failures.iter().any(|failure| failure.contains(begun.as_str())), "{report:?}");
+    fs::remove_dir_all(&other).unwrap();
+    fs::rename(&aside, &other).unwrap();
+    let there: Vec<_> = lab.open().snapshots(&SnapshotFilter::default()).unwrap().into_iter().map(|it| it.id).collect();
+    assert_eq!(there, [first, others]);
+    let report = lab.open().gc(&GcOptions::default()).unwrap();
+    assert!(matches!(&report.actions[..], [action] if action.contains(begun.as_str())), "{report:?}");
+}
+
+#[test]
+fn what_a_session_lists_that_cannot_be_read_is_neither_listed_again_nor_given_up() {
+    let mut lab = Lab::new();
+    lab.step("a", "1");
+    let before = fs::read(lab.timeline_file()).unwrap();
+    let lost = lab.step("a", "2").id;
+    lab.unwrite(before);
+    lab.settings.session = Some(SessionName::new("other").unwrap());
+    let others = lab.step("a", "3").id;
+    lab.step("a", "4");
+    lab.open().restore(others.as_str(), &RestoreOptions::default()).unwrap();
+    lab.settings.session = None;
+    let other = lab.folder().join("sessions/other/timeline.jsonl");
+    let whole = fs::read(&other).unwrap();
+    // What is too long can be appended to, and not read.
+    let too_long = |path: &Path| {
+        let file = fs::OpenOptions::new().append(true).open(path).unwrap();
+        file.set_len(1 << 30).unwrap();
+        let last = whole[..whole.len() - 1].rsplit(|byte| *byte == b'\n').next().unwrap();
+        (&file).write_all(&[b"\n", last, b"\n"].concat()).unwrap();
+    };
+    let damages: [&dyn Fn(&Path); 2] = [&too_long, &|path| displace(path, folder)];
+    for damage in damages {
+        damage(&other);
+        let len = fs::metadata(&other).unwrap().len();
+        lab.open().gc(&GcOptions::default()).unwrap();
+        assert_eq!(fs::metadata(&other).unwrap().len(), len);
+        // What is lost of another session is.
+        assert!(lab.open().snapshots(&SnapshotFilter::default()).unwrap().iter().any(|snapshot| snapshot.id == lost));
+        let _ = fs::remove_dir_all(&other);
+        fs::write(&other, &whole).unwrap();
+    }
+    lab.settings.session = Some(SessionName::new("other").unwrap());
+    lab.open().undo(&UndoOptions::default()).unwrap();
+    assert_eq!(fs::read_to_string(lab.path().join("a")).unwrap(), "4");
 }
 
 #[test]

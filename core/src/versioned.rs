@@ -1,6 +1,6 @@
 //! JSON files with a version: what a newer version added survives a rewrite, an older file is migrated with a backup.
 //!
-//! A damaged file is read from its newest readable backup. Up to five backups (`<file>.bak1`, the newest, to `.bak5`) are kept.
+//! A file that is damaged, or something else in its place, is read from its newest readable backup. Up to five backups (`<file>.bak1`, the newest, to `.bak5`) are kept.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,26 +41,32 @@ impl<T: Versioned> Doc<T> {
         Self { value, extra: Map::new(), version: T::VERSION }
     }
 
-    /// Reads a file, or its newest readable backup; none if there is neither.
+    /// Reads a file, or where it is damaged its newest readable backup; none if it is not there.
+    ///
+    /// # Errors
+    /// `DataLoss` if neither can be read; another where the file may be there, and newer: for want of memory, say.
     pub(crate) fn load(path: &Path) -> Result<Option<Self>> {
-        let Some(bytes) = fsio::read(path)? else { return Ok(None) };
-        let error = match Self::parse(&bytes) {
-            Ok((doc, None)) => return Ok(Some(doc)),
-            Ok((doc, Some(older))) => {
-                let backup = suffixed(path, &format!("v{older}"));
-                if !backup.exists() {
-                    fsio::replace(&backup, &bytes, Durability::Durable)?;
+        let error = match fsio::read(path) {
+            Ok(None) => return Ok(None),
+            Ok(Some(bytes)) => match Self::parse(&bytes) {
+                Ok((doc, None)) => return Ok(Some(doc)),
+                Ok((doc, Some(older))) => {
+                    let backup = suffixed(path, &format!("v{older}"));
+                    if !backup.exists() {
+                        fsio::replace(&backup, &bytes, Durability::Durable)?;
+                    }
+                    fsio::replace(path, &doc.render()?, Durability::Durable)?;
+                    return Ok(Some(doc));
                 }
-                fsio::replace(path, &doc.render()?, Durability::Durable)?;
-                return Ok(Some(doc));
-            }
-            Err(error) => error,
+                Err(error) => {
+                    let message = format!("{} is damaged, and no backup of it can be read", path.display());
+                    Error::new(ErrorKind::DataLoss, message).with_cause(&error)
+                }
+            },
+            Err(error) if error.kind == ErrorKind::DataLoss => error,
+            Err(error) => return Err(error),
         };
-        if let Some(doc) = Self::newest_backup(path)? {
-            return Ok(Some(doc));
-        }
-        Err(Error::new(ErrorKind::DataLoss, format!("{} is damaged, and no backup of it can be read", path.display()))
-            .with_cause(&error))
+        Self::newest_backup(path)?.map(Some).ok_or(error)
     }
 
     /// The newest backup that can be read, for a file that is never taken away by itself and yet is gone.
@@ -148,7 +154,7 @@ pub(crate) fn load_all<T: Versioned>(folder: &Path) -> Result<(Vec<T>, Vec<Error
     let (mut found, mut unreadable) = (Vec::new(), Vec::new());
     for name in fsio::names(folder)? {
         let path = folder.join(&name);
-        if !name.ends_with(".json") || !path.is_file() {
+        if !name.ends_with(".json") {
             continue;
         }
         match Doc::load(&path) {

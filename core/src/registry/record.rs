@@ -119,13 +119,10 @@ impl Versioned for WorkspaceRecord {
 pub(crate) fn load(home: &Home, id: &str) -> Result<Option<Doc<WorkspaceRecord>>> {
     let path = home.workspace(id).join("workspace.json");
     let is_own = |doc: &Doc<WorkspaceRecord>| doc.value.id.as_str() == id;
-    let error = match Doc::load(&path) {
-        Ok(Some(doc)) if is_own(&doc) => return Ok(Some(doc)),
-        Ok(Some(_)) => Some(Error::new(ErrorKind::DataLoss, format!("{} is of another workspace", path.display()))),
-        Ok(None) => None,
-        Err(error) if error.kind == ErrorKind::DataLoss => Some(error),
-        // It may be there, and newer: for want of memory, say.
-        Err(error) => return Err(error),
+    let error = match Doc::load(&path)? {
+        Some(doc) if is_own(&doc) => return Ok(Some(doc)),
+        Some(_) => Some(Error::new(ErrorKind::DataLoss, format!("{} is of another workspace", path.display()))),
+        None => None,
     };
     match (Doc::newest_backup(&path)?.filter(is_own), error) {
         (Some(doc), _) => Ok(Some(doc)),

@@ -94,9 +94,23 @@ fn the_record_of_a_branch_is_read_from_its_backup_and_without_one_it_is_told() {
     lab.step("a", "1");
     let branch = lab.open().branch(&BranchOptions { name: Some("b".into()), ..BranchOptions::default() }).unwrap();
     let record = lab.settings.home.join("branches").join(format!("{}.json", branch.id));
-    fs::write(&record, "").unwrap();
-    assert_eq!(lab.open().find_branch("b").unwrap(), branch);
-    no_backups(&record);
+    let backup = record.with_extension("json.bak1");
+    let kept = fs::read(&backup).unwrap();
+    let nowhere = |path: &Path| symlink("nowhere", path).unwrap();
+    // As to the last one, it may be there, and newer.
+    let damages: [(&dyn Fn(&Path), bool); 4] =
+        [(&fifo, true), (&folder, true), (&|path| fs::write(path, "").unwrap(), true), (&nowhere, false)];
+    for (damage, has_backup) in damages {
+        let _ = fs::remove_dir_all(&record);
+        displace(&record, damage);
+        fs::write(&backup, &kept).unwrap();
+        assert_eq!(lab.open().find_branch("b").ok(), has_backup.then(|| branch.clone()));
+        no_backups(&record);
+        assert!(lab.open().branches_looked_at().unwrap().is_empty());
+        // Nobody knows what it grew from.
+        let by = PruneOptions { policy: Some("keep-last=1".into()), ..PruneOptions::default() };
+        lab.open().prune(&by, &mut |report| panic!("{report:?}")).unwrap_err();
+    }
     let workspace = lab.open();
     assert!(workspace.branches_looked_at().unwrap().is_empty());
     let notices = workspace.engine().take_notices();

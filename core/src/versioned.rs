@@ -84,8 +84,9 @@ impl<T: Versioned> Doc<T> {
     /// Writes a new file and, if that can be, a backup, of which there would be none before it is first changed.
     pub(crate) fn save_new(&self, path: &Path) -> Result<()> {
         self.save_plain(path)?;
-        let _ = fsio::replace(&suffixed(path, "bak1"), &self.render()?, Durability::Durable);
-        Ok(())
+        let kept = fsio::replace(&suffixed(path, "bak1"), &self.render()?, Durability::Durable);
+        // A former one says what is not so any more.
+        kept.or_else(|_| Self::forget_backup(path))
     }
 
     /// Takes away the backup that [`Self::save_new`] made.
@@ -194,7 +195,7 @@ fn rotate(path: &Path) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Doc, Map, Value, Versioned, suffixed};
+    use super::{Doc, Map, Value, Versioned, fsio, suffixed};
     use serde::{Deserialize, Serialize};
 
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -255,6 +256,18 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&path).unwrap(), file);
         assert_eq!(std::fs::read_to_string(suffixed(&path, "bak1")).unwrap(), backup);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_former_backup_of_what_is_new_goes_where_there_is_no_room_for_another() {
+        let dir = tempfile::tempdir().unwrap();
+        // There is room in a folder for the name of what is being written, and none for the longer one of a backup that is.
+        let longer = fsio::temp_beside(&dir.path().join("f")).file_name().unwrap().len();
+        let path = dir.path().join("f".repeat(255 - longer - 1));
+        std::fs::write(suffixed(&path, "bak1"), r#"{"version":2,"name":"former"}"#).unwrap();
+        Doc::new(Two { name: "new".into(), note: None }).save_new(&path).unwrap();
+        assert_eq!(Doc::<Two>::load(&path).unwrap().unwrap().value.name, "new");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -236,8 +236,13 @@ impl BranchFile {
         let mut doc = Doc::load(&path)?.unwrap_or_else(|| Doc::new(self.clone()));
         doc.value = self.clone();
         doc.value.record.path.clone_from(&self.made_at);
-        // Of one that is in the making there is no backup: read instead of a damaged record, it would have a finished branch taken away.
-        if self.record.state == BranchState::Ready { doc.save_new(&path) } else { doc.save_plain(&path) }
+        if self.record.state == BranchState::Ready {
+            return doc.save_new(&path);
+        }
+        // Of one that is in the making there is no backup: read instead of a damaged record, it would have a finished branch taken away. Nor of one that is
+        // being taken away: by that it could be worked in.
+        doc.save_plain(&path)?;
+        Doc::<Self>::forget_backup(&path)
     }
 
     pub(crate) fn forget(&self, home: &Home) -> Result<()> {

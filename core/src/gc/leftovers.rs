@@ -9,7 +9,7 @@ use crate::fresh::is_mark;
 use crate::fsio;
 use crate::gc::GcReport;
 use crate::home::Home;
-use crate::ids::SessionName;
+use crate::ids::{BranchId, SessionName};
 use crate::lock::may_run;
 use crate::registry::{self, Index, WorkspaceRecord};
 use crate::seek;
@@ -217,6 +217,8 @@ impl Workspace {
         for place in ["", "leases", "branches"] {
             sweep_temps(&home.join(place), report)?;
         }
+        let outcome = sweep_backups(&home.join("branches"));
+        report.note("sweeping backups of records of branches", outcome)?;
         for agent in fsio::names(&home.join("agents"))? {
             sweep_temps(&home.join("agents").join(agent), report)?;
         }
@@ -336,6 +338,17 @@ pub(crate) fn remove_view_folder(path: &Path, home: &Home) -> Result<()> {
     // Not a mount point, or not root: then the removal says what is the matter.
     let _ = nix::mount::umount(path);
     fsio::remove_tree(path)
+}
+
+/// Backups of records of branches that are not there: a person moved one out of the way, or an older version, which knows of none, took it away.
+fn sweep_backups(folder: &Path) -> Result<()> {
+    for name in fsio::names(folder)? {
+        let id = name.strip_suffix(".json.bak1").filter(|id| BranchId::new(*id).is_ok());
+        if id.is_some_and(|id| is_gone(&folder.join(format!("{id}.json")))) {
+            fsio::remove_file(&folder.join(&name))?;
+        }
+    }
+    Ok(())
 }
 
 /// Temporary files of processes that have ended.

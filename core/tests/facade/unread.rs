@@ -2,8 +2,8 @@
 
 use crate::lab::{Lab, kinds};
 use ah_core::{
-    Access, BranchOptions, ErrorKind, FaultKind, GcOptions, NoticeKind, PruneOptions, RestoreOptions, RmOptions,
-    SessionName, SnapshotFilter, SnapshotOptions, TimelineFilter, UndoOptions,
+    Access, BranchId, BranchOptions, ErrorKind, FaultKind, GcOptions, NoticeKind, PruneOptions, RestoreOptions,
+    RmOptions, SessionName, SnapshotFilter, SnapshotOptions, TimelineFilter, UndoOptions,
 };
 use ah_plugin_api::Durability;
 use nix::sys::stat::Mode;
@@ -125,8 +125,21 @@ fn the_record_of_a_branch_is_read_from_its_backup_and_without_one_it_is_told() {
 fn of_a_branch_that_is_removed_no_backup_stays() {
     let lab = Lab::new();
     lab.step("a", "1");
-    let branch = lab.open().branch(&BranchOptions { name: Some("b".into()), ..BranchOptions::default() }).unwrap();
+    let make =
+        |name: &str| lab.open().branch(&BranchOptions { name: Some(name.into()), ..BranchOptions::default() }).unwrap();
+    let branch = make("b");
+    let record = |id: &BranchId| lab.settings.home.join("branches").join(format!("{id}.json"));
+    // By that it could be worked in, as long as it is not gone.
+    let going = record(&branch.id);
+    *lab.fake.on_destroy.lock().unwrap() =
+        Some(Box::new(move || assert!(going.exists() && !going.with_extension("json.bak1").exists())));
     lab.open().remove_branch("b", true).unwrap();
+    assert!(lab.fake.on_destroy.lock().unwrap().is_none());
+    // Nor of one whose record a person has moved out of the way.
+    let moved = make("c");
+    fs::rename(record(&moved.id), lab.top.join("aside")).unwrap();
+    lab.open().gc(&GcOptions::default()).unwrap();
+    assert!(!record(&moved.id).with_extension("json.bak1").exists());
     let names = fs::read_dir(lab.settings.home.join("branches")).unwrap().map(|entry| entry.unwrap().file_name());
     let left: Vec<_> = names.filter(|name| name.to_string_lossy().contains(branch.id.as_str())).collect();
     assert!(left.is_empty(), "{left:?}");

@@ -139,6 +139,11 @@ impl Head {
         Self { seq: self.seq, snapshot: None, boot, ends: self.ends.into_iter().filter_map(on_disk).collect() }
     }
 
+    /// Whether it was written in that run of the machine. Where it is not known which one that is, it may be an earlier one.
+    pub(super) fn is_of(&self, boot: &str) -> bool {
+        !boot.is_empty() && self.boot == boot
+    }
+
     /// What it says of a line that has been taken out since is not believed.
     pub(super) fn is_believed(&self) -> bool {
         self.seq < MAX_SEQ
@@ -192,10 +197,11 @@ impl Head {
 mod tests {
     use super::{Head, HeadFile, HeadSnapshot};
     use crate::ids::SessionName;
-    use crate::lock::boot_id;
+    use crate::lock::{Lock, boot_id};
     use crate::settings::Clock;
-    use crate::timeline::{EventBody, Log};
-    use ah_plugin_api::{Durability, ProviderName, Quiet, SnapshotId, Timestamp};
+    use crate::timeline::{EventBody, FaultKind, Log};
+    use ah_plugin_api::{Durability, Observer, ProviderName, Quiet, SnapshotId, Timestamp};
+    use std::path::PathBuf;
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
@@ -242,6 +248,43 @@ mod tests {
             log.head().0.write(&Head { boot: boot.to_owned(), ..long() });
             assert_eq!(log.head().1, Head { snapshot, ..now.clone() });
         }
+    }
+
+    #[test]
+    fn nor_does_one_of_a_run_that_is_not_known() {
+        let unknown = Head { boot: String::new(), ..long() };
+        assert!(!unknown.is_of(""));
+        assert!(Head { boot: boot_id(), ..long() }.is_of(&boot_id()));
+    }
+
+    #[test]
+    fn one_that_is_being_written_is_waited_for() {
+        struct Writer(PathBuf, Mutex<Option<Lock>>);
+        impl Observer for Writer {
+            // Asked while the lock is waited for.
+            fn cancelled(&self) -> bool {
+                if let Some(lock) = self.1.lock().unwrap().take() {
+                    let mut head = Head { seq: 7, boot: boot_id(), ..long() };
+                    head.note_end(&SessionName::main(), 7, true);
+                    HeadFile::open(&self.0).0.write(&head);
+                    drop(lock);
+                }
+                false
+            }
+        }
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("head");
+        std::fs::write(&path, "{\"seq\":7,").unwrap();
+        let lock = Lock::try_take(&temp.path().join("timeline.lock"), true).unwrap();
+        let observer = Writer(path, Mutex::new(lock));
+        let (clock, patience) = (&Clock::system(), Duration::from_secs(60));
+        let log = Log { folder: temp.path().to_owned(), clock, observer: &observer, patience };
+        let (report, _) = log.read(None).unwrap();
+        assert_eq!(report.faults.iter().map(|fault| fault.kind).collect::<Vec<_>>(), [FaultKind::End]);
+        assert!(log.read_since(7).unwrap().is_some() && log.read_since(6).unwrap().is_none());
+        // Nor is it known what came behind an event where the timeline says that lines were lost since.
+        log.append(&SessionName::main(), Durability::Instant, |_| vec![EventBody::LinesSought {}]).unwrap();
+        assert!(log.read_since(9).unwrap().is_some() && log.read_since(7).unwrap().is_none());
     }
 
     #[test]

@@ -306,12 +306,21 @@ impl Log<'_> {
         Ok((report, came))
     }
 
-    /// The events after that one, without reading what is before; none if a line after it cannot be read, or is being written.
+    /// The events after that one, without reading what is before; none if a line after it cannot be read, is being written, or was lost.
     pub(crate) fn read_since(&self, seq: u64) -> Result<Option<Vec<Event>>> {
         let mut events = Vec::new();
+        // In this order, as in [`Self::read`].
+        let head = self.ends();
         for session in session::names(&self.folder)? {
             let Some(mut own) = file::read_since(&self.path(&session), &session, seq)? else { return Ok(None) };
             events.append(&mut own);
+        }
+        let is_there = |session: &SessionName, last| {
+            last <= seq || events.iter().any(|event: &Event| event.session == *session && event.seq >= last)
+        };
+        let says_so = |event: &Event| matches!(event.body, EventBody::LinesLost { .. });
+        if !head.ends().all(|(session, last)| is_there(session, last)) || events.iter().any(says_so) {
+            return Ok(None);
         }
         events.sort_by_key(|event| event.seq);
         Ok(Some(events))
@@ -352,7 +361,7 @@ impl Log<'_> {
         let (file, head) = HeadFile::open(&self.head_file());
         let boot = boot_id();
         let head = match head.filter(Head::is_believed) {
-            Some(head) if head.boot == boot => head,
+            Some(head) if head.is_of(&boot) => head,
             former => {
                 let sessions = session::names(&self.folder).unwrap_or_default();
                 let ends = sessions.iter().filter_map(|session| file::last_seq(&self.path(session)));
@@ -370,9 +379,14 @@ impl Log<'_> {
 
     /// What the cache says of the ends of timelines, for who only reads.
     fn ends(&self) -> Head {
-        let (head, boot) = (HeadFile::said(&self.head_file()).filter(Head::is_believed), boot_id());
-        match head {
-            Some(head) if head.boot == boot => head,
+        let (file, boot) = (self.head_file(), boot_id());
+        // Where it is there and says nothing, another process may be writing it: under the lock it is whole, or lost.
+        let under_the_lock = || {
+            let _lock = file.exists().then(|| self.lock().ok())??;
+            HeadFile::said(&file)
+        };
+        match HeadFile::said(&file).or_else(under_the_lock).filter(Head::is_believed) {
+            Some(head) if head.is_of(&boot) => head,
             former => former.unwrap_or_default().after_a_start(boot),
         }
     }

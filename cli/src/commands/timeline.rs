@@ -62,6 +62,10 @@ pub(crate) fn run(app: &App, args: &TimelineArgs) -> Outcome {
                 format!("session {} is left out: {}", fault.session, fault.reason),
                 "see that its timeline is a file that you can read",
             ),
+            FaultKind::End => (
+                format!("the end of session {} is missing, line {}: {}", fault.session, fault.line, fault.reason),
+                "`ah agent fs gc` puts back what the providers still know",
+            ),
             _ => (
                 format!("session {}, line {} cannot be read: {}", fault.session, fault.line, fault.reason),
                 "`ah agent fs gc` puts back what the providers still know",

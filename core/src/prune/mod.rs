@@ -238,18 +238,22 @@ impl Workspace {
         let TimelineFault { session, line, reason, kind } = gap;
         let file = self.folder().join("sessions").join(session.as_str()).join("timeline.jsonl");
         let what = match kind {
-            FaultKind::File => format!("the timeline of session {session}"),
-            _ => format!("line {line} of session {session}"),
+            FaultKind::File => format!("the timeline of session {session} cannot be read"),
+            FaultKind::End => format!("line {line} of session {session} is not there any more"),
+            FaultKind::Line | FaultKind::Unknown => format!("line {line} of session {session} cannot be read"),
         };
-        let message = format!("{what} cannot be read, and may have pinned something: {reason}");
+        let message = format!("{what}, and may have pinned something: {reason}");
         let file = ah_plugin_api::text::shell(file.as_os_str());
+        let error = Error::new(ErrorKind::FailedPrecondition, message);
         let way_out = match kind {
             FaultKind::End => "to pin all that it may have been: ah agent fs gc".to_owned(),
-            FaultKind::File => format!("see that it is a file that you can read: ls -l {file}"),
-            FaultKind::Line | FaultKind::Unknown => format!("to do without that line: sed -i {line}d {file}"),
+            FaultKind::File => {
+                return error.with_hint(format!("see that it is a file that you can read: ls -l {file}"));
+            }
+            // It stays there as a blank one: that it is the last, say, and gone, would be a loss again.
+            FaultKind::Line | FaultKind::Unknown => format!("to do without that line: sed -i {line}x {file}"),
         };
-        Error::new(ErrorKind::FailedPrecondition, message)
-            .with_hint(format!("`ah agent fs rm ID` removes single ones; {way_out}"))
+        error.with_hint(format!("`ah agent fs rm ID` removes single ones; {way_out}"))
     }
 
     fn judge_recordings(&self, policy: &str, report: &mut PruneReport) -> Result<()> {

@@ -174,11 +174,13 @@ pub(super) struct Contents {
     pub(super) lost: Vec<(u64, TimelineFault)>,
     /// How many lines it has.
     lines: u64,
+    /// Whether the last one is damaged, or blank, as a person leaves one to do without it.
     is_last_damaged: bool,
 }
 
 impl Contents {
-    /// That the end is missing, if an event of that number is known to have been written. A last line that is there and damaged is told as that.
+    /// That the end is missing, if an event of that number is known to have been written. A last line that is there and damaged is told as that,
+    /// and one that was made blank not any more.
     pub(super) fn lacks(&self, session: &SessionName, last: u64) -> Option<TimelineFault> {
         let has = self.events.iter().any(|event| event.seq >= last);
         (!has && !self.is_last_damaged).then(|| lines_lost(session, self.lines + 1, last))
@@ -216,6 +218,7 @@ pub(super) fn read(path: &Path, session: &SessionName) -> Result<Contents> {
             }
         }
     }
+    contents.is_last_damaged |= bytes.ends_with(b"\n\n");
     Ok(contents)
 }
 

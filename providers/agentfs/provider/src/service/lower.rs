@@ -1,11 +1,11 @@
-//! Where the directory is that was branched.
+//! Where the directory is that was branched, and what is said where another is there.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use ah_agentfs::Workspace;
-use ah_plugin_api::{Dir, Error, Result};
+use ah_plugin_api::{Dir, Error, ErrorKind, Result, text};
 
 use crate::conversion::Behind;
 use crate::home;
@@ -43,4 +43,43 @@ pub(super) fn find(home: &Dir, tree: &Path) -> Result<Option<PathBuf>> {
 /// Whether the directory from which a tree grew is gone, or another is in its place.
 pub(super) fn has_left(tree: &Path, lower: &Path) -> bool {
     tree.exists() && (!lower.exists() || matches!(Workspace::may_be_of(tree, lower), Ok(false)))
+}
+
+/// Where a workspace is behind AgentFS, not mounted, and something else is in its place.
+pub(super) fn in_its_place(path: &Path) -> Error {
+    let shown = text::shell(path.as_os_str());
+    let message = format!(
+        "another directory is at {}: the workspace that was mounted there is kept whole, and cannot be mounted over it",
+        path.display()
+    );
+    Error::new(ErrorKind::FailedPrecondition, message)
+        .with_hint(format!("move that directory away, and `ah -C {shown}` mounts the workspace again"))
+}
+
+/// The same, where it is not whole any more.
+pub(super) fn in_place_of_what_is_lost(path: &Path, behind: &Path) -> Error {
+    let shown = text::shell(path.as_os_str());
+    let message = format!(
+        "another directory is at {}: of the workspace that was mounted there, what was written since `convert` is kept, and what lay behind it is not at {} any more",
+        path.display(),
+        behind.display()
+    );
+    Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
+        "if that is elsewhere, bring it back first; `ah -C {shown} agent fs rm --all` writes the workspace off, and leaves the directory alone; move the directory away, and `ah -C {shown}` mounts the workspace again"
+    ))
+}
+
+/// Where a workspace was behind AgentFS, and is a plain directory again.
+pub(super) fn was_behind(path: &Path) -> Error {
+    let message = format!("it keeps snapshots or branches of {} from when that was behind AgentFS", path.display());
+    Error::new(ErrorKind::FailedPrecondition, message).with_hint(
+        "once `ah agent fs rm` has taken them away, and `ah agent fs gc` what they read, new branches grow by it again",
+    )
+}
+
+/// Where another directory is than the one that was branched.
+pub(super) fn other_lower(path: &Path) -> Error {
+    let message = format!("branches were grown from another directory than is at {} now", path.display());
+    Error::new(ErrorKind::FailedPrecondition, message)
+        .with_hint("what they hold is in `ah agent fs branches`; name another provider for new ones: --provider git")
 }

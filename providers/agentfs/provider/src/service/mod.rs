@@ -49,7 +49,7 @@ use ah_plugin_api::{
 use ah_provider_directory::KeptMounts;
 
 use crate::conversion::is_for_copy;
-use crate::home::{self, Shelf, Shown};
+use crate::home::{self, Shelf, Shown, TREE};
 use mounted::{What, make_folder, remove_folder};
 use opened::{Known, Open};
 use record::{PlaceLabel, SnapshotLabel};
@@ -516,7 +516,8 @@ impl Service {
         {
             let again = match self.current() {
                 Some(open) => self.is_back(&open, &crate::home::path_of(workspace)?),
-                None => lock(&self.closed).is_some(),
+                // A tree that is gone is not made anew: that would be an empty one, which says that nothing was ever kept.
+                None => lock(&self.closed).is_some() && self.path.join(TREE).exists(),
             };
             if again {
                 self.for_lower(workspace, cx)?;

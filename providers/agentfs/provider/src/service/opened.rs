@@ -359,7 +359,7 @@ impl Service {
             None => self.made_for(&path).inspect_err(|error| self.stays_closed(error))?,
         };
         if !is_its(&open) {
-            return Err(other_lower(&path));
+            return Err(lower::other_lower(&path));
         }
         self.write_lower(&open, path)?;
         Ok(open)
@@ -415,12 +415,12 @@ impl Service {
         let open = self.current();
         if open.as_ref().is_some_and(|open| converted(&open.tree).is_some()) {
             return Ok(Some(match self.lost_behind()? {
-                Some(behind) => in_place_of_what_is_lost(&path, &behind),
-                None => in_its_place(&path),
+                Some(behind) => lower::in_place_of_what_is_lost(&path, &behind),
+                None => lower::in_its_place(&path),
             }));
         }
         let behind = open.is_some_and(|open| self.lies_behind(&open).unwrap_or(false));
-        Ok(Some(if behind { was_behind(&path) } else { other_lower(&path) }))
+        Ok(Some(if behind { lower::was_behind(&path) } else { lower::other_lower(&path) }))
     }
 
     /// The tree, as if the directory that was branched were empty.
@@ -448,44 +448,6 @@ impl Service {
     pub(super) fn references(&self, tree: &Workspace) -> Result<Vec<Reference>> {
         tree.branches().iter().map(|branch| Reference::new(self.shown(Some(branch.id)).source())).collect()
     }
-}
-
-/// Where a workspace is behind AgentFS, not mounted, and something else is in its place.
-fn in_its_place(path: &Path) -> Error {
-    let shown = text::shell(path.as_os_str());
-    let message = format!(
-        "another directory is at {}: the workspace that was mounted there is kept whole, and cannot be mounted over it",
-        path.display()
-    );
-    Error::new(ErrorKind::FailedPrecondition, message)
-        .with_hint(format!("move that directory away, and `ah -C {shown}` mounts the workspace again"))
-}
-
-/// The same, where it is not whole any more.
-fn in_place_of_what_is_lost(path: &Path, behind: &Path) -> Error {
-    let shown = text::shell(path.as_os_str());
-    let message = format!(
-        "another directory is at {}: of the workspace that was mounted there, what was written since `convert` is kept, and what lay behind it is not at {} any more",
-        path.display(),
-        behind.display()
-    );
-    Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
-        "if that is elsewhere, bring it back first; `ah -C {shown} agent fs rm --all` writes the workspace off, and leaves the directory alone; move the directory away, and `ah -C {shown}` mounts the workspace again"
-    ))
-}
-
-/// Where a workspace was behind AgentFS, and is a plain directory again.
-fn was_behind(path: &Path) -> Error {
-    let message = format!("it keeps snapshots or branches of {} from when that was behind AgentFS", path.display());
-    Error::new(ErrorKind::FailedPrecondition, message).with_hint(
-        "once `ah agent fs rm` has taken them away, and `ah agent fs gc` what they read, new branches grow by it again",
-    )
-}
-
-fn other_lower(path: &Path) -> Error {
-    let message = format!("branches were grown from another directory than is at {} now", path.display());
-    Error::new(ErrorKind::FailedPrecondition, message)
-        .with_hint("what they hold is in `ah agent fs branches`; name another provider for new ones: --provider git")
 }
 
 #[cfg(test)]
@@ -539,19 +501,29 @@ mod tests {
 
     #[test]
     fn what_is_lost_of_a_tree_is_not_told_to_have_held_nothing() {
-        let (_dir, home, lower) = places();
+        let (dir, home, lower) = places();
         let service = || Service::open(Dir::open(home.path()).unwrap()).unwrap();
         service().for_lower(&lower, &Context::quiet()).unwrap();
         std::fs::remove_file(home.path().join(TREE).join("format")).unwrap();
-        let (service, place, cx) = (service(), Place::new(&home), Context::quiet());
+        every_answer_is_a_loss(&service(), &Place::new(&home));
+        // Nor once somebody has put things in order, who makes no tree in place of the one that may come back.
+        std::fs::rename(home.path().join(TREE), dir.path().join("aside")).unwrap();
+        let service = service();
+        let place = Place { workspace: Some(&lower), ..Place::new(&home) };
+        (0..2).for_each(|_| every_answer_is_a_loss(&service, &place));
+        assert!(!home.path().join(TREE).exists());
+    }
+
+    fn every_answer_is_a_loss(service: &Service, place: &Place<'_>) {
+        let cx = Context::quiet();
         let of = |name: &str| Reference::new(name.repeat(8)).unwrap();
         let answers = [
-            service.list(&place, &ListRequest::default(), &cx).map(drop),
-            service.unmount(&place, &UnmountRequest { view: of("abcd") }, &cx).map(drop),
-            service.destroy(&place, &DestroyRequest::Snapshot(of("a")), &cx).map(drop),
-            service.usage(&place, &UsageRequest { snapshots: Vec::new() }, &cx).map(drop),
-            service.reclaim(&place, &ReclaimRequest { auto: true, forgotten: Vec::new() }, &cx).map(drop),
-            service.stat(&place, &SnapshotRef { snapshot: of("a") }, &cx).map(drop),
+            service.list(place, &ListRequest::default(), &cx).map(drop),
+            service.unmount(place, &UnmountRequest { view: of("abcd") }, &cx).map(drop),
+            service.destroy(place, &DestroyRequest::Snapshot(of("a")), &cx).map(drop),
+            service.usage(place, &UsageRequest { snapshots: Vec::new() }, &cx).map(drop),
+            service.reclaim(place, &ReclaimRequest { auto: true, forgotten: Vec::new() }, &cx).map(drop),
+            service.stat(place, &SnapshotRef { snapshot: of("a") }, &cx).map(drop),
         ];
         for answer in answers {
             let error = answer.unwrap_err();

@@ -69,6 +69,14 @@ impl Behind {
         read(home, SINCE)
     }
 
+    /// Whether it is there, be it damaged: what it says of was done then.
+    pub(crate) fn is_there(home: &Dir) -> Result<bool> {
+        match Self::of(home) {
+            Err(error) if error.kind == ErrorKind::DataLoss => Ok(true),
+            behind => Ok(behind?.is_some()),
+        }
+    }
+
     pub(crate) fn write(&self, home: &Dir) -> Result<()> {
         home::write(home, SINCE, &wire::encode(self)?, true).map(drop)
     }

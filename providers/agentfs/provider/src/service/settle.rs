@@ -82,7 +82,7 @@ impl Service {
         let note = Note::of(&self.home)?.filter(|note| !note.back && !note.undone && self.original().is_none());
         let Some(note) = note else { return Ok(()) };
         clear_dead(&note.at()).map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))?;
-        let finished = Behind::of(&self.home)?.is_some();
+        let finished = Behind::is_there(&self.home)?;
         let mut left = Vec::new();
         match finished {
             true => Note::forget(&self.home),
@@ -147,12 +147,12 @@ impl Service {
         {
             match begun {
                 // Undone before it was whole.
-                Some(_) => {
+                Some(_) if !Behind::is_there(&self.home)? => {
                     let cannot = |e: &ah_agentfs::Error| fail("cannot remove a branch that was not finished", e);
                     open.tree.delete_branch(branch.id).map_err(|e| cannot(&e))?;
                     open.tree.sync().map_err(|e| cannot(&e))?;
                 }
-                None => behind = Some(self.write_behind_anew(branch.id, &at)?),
+                _ => behind = Some(self.write_behind_anew(branch.id, &at)?),
             }
         }
         if begun.is_some_and(|note| note.undone) {
@@ -253,10 +253,11 @@ fn lost(behind: &Behind) -> Error {
 mod tests {
     use std::ffi::OsStr;
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
-    use std::sync::Mutex;
+    use std::sync::{Arc, Mutex};
 
     use ah_plugin_api::{Dir, Observer, Place, Provider, ReclaimRequest};
 
+    use super::super::record::PlaceLabel;
     use super::*;
 
     #[derive(Default)]
@@ -316,6 +317,38 @@ mod tests {
         behind.write(&home).unwrap();
         let service = Service::open(Dir::open(home.path()).unwrap()).unwrap();
         assert_eq!(heard(&service, &home), [cut_short(&at, false, true)]);
+    }
+
+    /// A workspace whose directory lies beside its place, and the branch that is to be mounted there.
+    fn behind() -> (tempfile::TempDir, Service, Arc<Open>, Note) {
+        let (temp, home, note) = killed();
+        let at = note.at();
+        Note::forget(&home);
+        let service = Service::open(Dir::open(home.path()).unwrap()).unwrap();
+        let lower = Dir::open(temp.path().join(".ah-behind-work")).unwrap();
+        let open = service.for_lower(&lower, &Context::quiet()).unwrap();
+        let base = open.tree.base_alone(b"").unwrap();
+        let label = PlaceLabel::of_workspace(&Shelf::of(&home).unwrap().unwrap().key, &at).encode().unwrap();
+        open.tree.branch(base, &label).unwrap();
+        (temp, service, open, note)
+    }
+
+    #[test]
+    fn what_was_done_is_not_undone_where_what_says_so_is_damaged() {
+        let (temp, service, open, note) = behind();
+        let (branch, at) = converted(&open.tree).unwrap();
+        let damage = || std::fs::write(temp.path().join("home/behind"), "damaged").unwrap();
+        damage();
+        note.write(&service.home).unwrap();
+        service.settle_before().unwrap();
+        assert_eq!(*lock(&service.untold), [cut_short(&at, false, true)]);
+        for left in [None, Some(note.clone()), Some(note.undone())] {
+            damage();
+            left.iter().for_each(|note| note.write(&service.home).unwrap());
+            service.settle_with(&open).unwrap();
+            assert_eq!(converted(&open.tree).map(|(info, _)| info.id), Some(branch.id), "{left:?}");
+            assert_eq!(Behind::of(&service.home).unwrap().map(|behind| behind.branch), Some(branch.id.0), "{left:?}");
+        }
     }
 
     #[test]

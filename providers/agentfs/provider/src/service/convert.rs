@@ -15,7 +15,8 @@
 //! 4. in the home, that it was taken back; the branch goes, then the place, then the note.
 //!
 //! **Written off**, where what lay behind is gone and another directory is in the workspace's place, be it empty: a note that the branch is to go, on disk; `behind` goes,
-//! the branch, the note. A branch that neither `behind` nor a note knows is not taken away: then `behind` was lost, and is written anew.
+//! the branch, the note. A branch that neither `behind` nor a note knows is not taken away: then `behind` was lost, and is written anew,
+//! unless the directory that lay behind is in the workspace's place itself: then neither is touched. A damaged `behind` is one that is there.
 //!
 //! What snapshots are of goes on lying beside it, until the last one is gone: then `reclaim` takes it away, if it is written down that the workspace was taken back, and nobody changed anything in it.
 
@@ -218,13 +219,7 @@ impl Service {
         }
         self.undo(note, left)?;
         self.write_lower(open, at.to_owned())?;
-        match converted(&open.tree) {
-            Some(_) => note.clone().undone().write(&self.home),
-            None => {
-                Note::forget(&self.home);
-                Ok(())
-            }
-        }
+        self.forget_undone(Some(open), note)
     }
 
     /// Puts the workspace's own directory back, whichever of the steps was the last. Nothing is mounted there any more. The note stays: it says that the branch is

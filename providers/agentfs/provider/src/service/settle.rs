@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use ah_agentfs::BranchId;
+use ah_agentfs::{BranchId, Workspace};
 use ah_agentfs_fuse::clear_dead;
 use ah_plugin_api::{Context, Error, ErrorKind, LogLevel, Result, SnapshotId, Timestamp, text};
 
@@ -88,20 +88,43 @@ impl Service {
             true => Note::forget(&self.home),
             false => {
                 self.undo(&note, &mut left)?;
-                let may_have_branch = match self.current() {
-                    Some(open) => converted(&open.tree).is_some(),
-                    None => self.path.join(TREE).exists(),
-                };
-                match may_have_branch {
-                    true => note.clone().undone().write(&self.home)?,
-                    false => Note::forget(&self.home),
-                }
+                self.forget_undone(self.current().as_deref(), &note)?;
             }
         }
         let mut untold = lock(&self.untold);
         untold.push(cut_short(&note.at(), false, finished));
         untold.append(&mut left);
         Ok(())
+    }
+
+    /// Forgets what was undone once its branch is gone, on disk. Until then the note says that it is to go, should it come back.
+    pub(super) fn forget_undone(&self, open: Option<&Open>, note: &Note) -> Result<()> {
+        let is_gone = match open {
+            Some(open) => converted(&open.tree).is_none() && Self::settle_removal(open).is_ok(),
+            None => !self.path.join(TREE).exists(),
+        };
+        if !is_gone {
+            return note.clone().undone().write(&self.home);
+        }
+        Note::forget(&self.home);
+        Ok(())
+    }
+
+    /// Refuses to take a branch for a workspace that lies behind where the directory itself is in its place: undone, or put back by hand. What was written in the
+    /// branch may be somebody's all the same.
+    pub(super) fn refuse_beneath_itself(&self, at: &Path) -> Result<()> {
+        if !matches!(Workspace::may_be_of(&self.path.join(TREE), at), Ok(true)) {
+            return Ok(());
+        }
+        let message = format!(
+            "{} is in its place, and AgentFS has a branch that is to be mounted there, too: neither is touched",
+            at.display()
+        );
+        let aside = path_beside(at, &Around::of(at)?.behind());
+        let (at, aside) = (text::shell(at.as_os_str()), text::shell(aside.as_os_str()));
+        Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
+            "if it was brought back by hand, `mv -T {at} {aside}` has the next service mount the branch again"
+        )))
     }
 
     /// The same as the service begins. What cannot be settled then is tried again by each caller.
@@ -152,7 +175,10 @@ impl Service {
                     open.tree.delete_branch(branch.id).map_err(|e| cannot(&e))?;
                     open.tree.sync().map_err(|e| cannot(&e))?;
                 }
-                _ => behind = Some(self.write_behind_anew(branch.id, &at)?),
+                _ => {
+                    self.refuse_beneath_itself(&at)?;
+                    behind = Some(self.write_behind_anew(branch.id, &at)?);
+                }
             }
         }
         if begun.is_some_and(|note| note.undone) {
@@ -349,6 +375,35 @@ mod tests {
             assert_eq!(converted(&open.tree).map(|(info, _)| info.id), Some(branch.id), "{left:?}");
             assert_eq!(Behind::of(&service.home).unwrap().map(|behind| behind.branch), Some(branch.id.0), "{left:?}");
         }
+    }
+
+    #[test]
+    fn a_branch_is_not_taken_for_a_workspace_that_is_in_its_place_itself() {
+        let (temp, service, open, _) = behind();
+        let (branch, at) = converted(&open.tree).unwrap();
+        std::fs::remove_dir(&at).unwrap();
+        std::fs::rename(temp.path().join(".ah-behind-work"), &at).unwrap();
+        let refused = service.settle_with(&open).unwrap_err();
+        assert!(refused.kind == ErrorKind::FailedPrecondition && refused.message.contains("neither is touched"));
+        service.mount_again(&open);
+        assert!(lock(&open.mounted).is_empty());
+        assert_eq!(std::fs::read_to_string(at.join("f")).unwrap(), "work");
+        assert_eq!(converted(&open.tree).map(|(info, _)| info.id), Some(branch.id));
+        assert_eq!(Behind::of(&service.home).unwrap(), None);
+    }
+
+    #[test]
+    fn an_undone_conversion_stays_on_record_as_long_as_its_branch_may_come_back() {
+        let (_temp, service, open, note) = behind();
+        service.forget_undone(Some(&open), &note).unwrap();
+        assert_eq!(Note::of(&service.home).unwrap(), Some(note.clone().undone()));
+        let (branch, _) = converted(&open.tree).unwrap();
+        open.tree.delete_branch(branch.id).unwrap();
+        // The service that may have it on disk still.
+        service.forget_undone(None, &note).unwrap();
+        assert_eq!(Note::of(&service.home).unwrap(), Some(note.clone().undone()));
+        service.forget_undone(Some(&open), &note).unwrap();
+        assert_eq!(Note::of(&service.home).unwrap(), None);
     }
 
     #[test]

@@ -101,6 +101,9 @@ impl Service {
                 "another directory is there, and what lay behind is gone",
             ));
         }
+        if is_converted(&open.tree, branch) {
+            self.refuse_beneath_itself(at)?;
+        }
         make_ready(at)?;
         let view = open.tree.view(branch).map_err(|e| fail("cannot open a branch", &e))?;
         if !is_converted(&open.tree, branch) {

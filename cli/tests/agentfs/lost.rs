@@ -153,6 +153,12 @@ fn damage(file: &Path, at: usize) {
     fs::write(file, bytes).unwrap();
 }
 
+/// What the check says that hints name.
+fn fsck(bench: &Bench, arguments: &str) -> String {
+    let programs = Path::new(env!("CARGO_BIN_EXE_ah")).parent().unwrap().display();
+    bench.sh(&format!("PATH={programs}:$PATH; ah-agentfsd --fsck {arguments}"))
+}
+
 #[test]
 fn what_is_lost_of_a_home_is_told_by_what_is_kept_twice() {
     Bench::each_plain(|bench| {
@@ -165,6 +171,8 @@ fn what_is_lost_of_a_home_is_told_by_what_is_kept_twice() {
                 _ => {
                     fs::remove_file(home.join("shelf.copy")).unwrap();
                     damage(&home.join("shelf"), 20);
+                    let said = fsck(bench, &format!("{}; test $? = 1", home.display()));
+                    assert!(said.contains("/shelf is not one"), "{said}");
                 }
             }
             is_whole(bench);
@@ -214,8 +222,7 @@ fn what_other_providers_have_of_a_workspace_that_cannot_be_mounted_is_read() {
         let refused = bench.ran(&root, &["cat", "since", "mine"]);
         assert!(refused.stderr.contains("agentfs/shelf is damaged"), "{refused:?}");
         let hint = refused.stderr.split('`').find(|word| word.starts_with("ah-agentfsd --fsck")).unwrap();
-        let programs = Path::new(env!("CARGO_BIN_EXE_ah")).parent().unwrap().display();
-        let said = bench.sh(&format!("PATH={programs}:$PATH; {hint} --repair"));
+        let said = fsck(bench, &format!("{} --repair", hint.trim_start_matches("ah-agentfsd --fsck ")));
         assert!(said.contains("it was mended") && fs::read(home.join("shelf")).unwrap() == shelf, "{said}");
         is_whole(bench);
     });

@@ -8,6 +8,7 @@ use crate::engine::{self, Engine, Held, Opening, Options, Report};
 use crate::error::{Error, Result};
 use crate::rows::chunk::BLOCK;
 use crate::rows::key::LineId;
+use crate::state::State;
 use crate::types::Time;
 use crate::view::View;
 use crate::{lock, read_lock};
@@ -42,6 +43,19 @@ pub struct SnapshotInfo {
     pub branch: Option<BranchId>,
 }
 
+impl SnapshotInfo {
+    pub(crate) fn all(state: &State) -> Vec<Self> {
+        let branch = |line: LineId| state.lines.get(&line).filter(|line| line.pen).map(|_| BranchId(line));
+        let info = |(&id, snapshot): (&u64, &crate::state::Snapshot)| Self {
+            id: SnapshotId(id),
+            label: snapshot.label.clone(),
+            time: snapshot.time,
+            branch: branch(snapshot.line),
+        };
+        state.snapshots.iter().map(info).collect()
+    }
+}
+
 /// A branch as it is listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BranchInfo {
@@ -49,6 +63,13 @@ pub struct BranchInfo {
     pub id: BranchId,
     /// What it was called.
     pub label: Vec<u8>,
+}
+
+impl BranchInfo {
+    pub(crate) fn all(state: &State) -> Vec<Self> {
+        let pens = state.lines.iter().filter(|(_, line)| line.pen);
+        pens.map(|(&id, line)| Self { id: BranchId(id), label: line.label.clone() }).collect()
+    }
 }
 
 /// An open store. One process has it at a time, and one of these in it.
@@ -298,22 +319,12 @@ impl Workspace {
 
     /// All snapshots, oldest first.
     pub fn snapshots(&self) -> Vec<SnapshotInfo> {
-        let state = read_lock(&self.engine.state);
-        let branch = |line: LineId| state.lines.get(&line).filter(|line| line.pen).map(|_| BranchId(line));
-        let info = |(&id, snapshot): (&u64, &crate::state::Snapshot)| SnapshotInfo {
-            id: SnapshotId(id),
-            label: snapshot.label.clone(),
-            time: snapshot.time,
-            branch: branch(snapshot.line),
-        };
-        state.snapshots.iter().map(info).collect()
+        SnapshotInfo::all(&read_lock(&self.engine.state))
     }
 
     /// All branches, oldest first.
     pub fn branches(&self) -> Vec<BranchInfo> {
-        let state = read_lock(&self.engine.state);
-        let pens = state.lines.iter().filter(|(_, line)| line.pen);
-        pens.map(|(&id, line)| BranchInfo { id: BranchId(id), label: line.label.clone() }).collect()
+        BranchInfo::all(&read_lock(&self.engine.state))
     }
 
     /// Bytes of contents that only these snapshots hold: what deleting them would give back. Those that are not there hold nothing. Costs what was

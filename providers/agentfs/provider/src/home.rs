@@ -26,7 +26,8 @@ use ah_provider_directory::{Mounts, failed, look, unescape};
 use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-const SHELF: &str = "shelf";
+/// The name of a store's shelf.
+pub(crate) const SHELF: &str = "shelf";
 const COPY: &str = "shelf.copy";
 const HERE: &str = "here";
 /// The tree's name in a home.
@@ -69,6 +70,11 @@ impl Shelf {
         let bytes = read(store, COPY).ok()??;
         let shelf = Self::parse(bytes.get(..bytes.len().checked_sub(CRC)?)?)?;
         (shelf.summed() == bytes).then_some(shelf)
+    }
+
+    /// Whether a checksum vouches for what is written down of it.
+    pub(crate) fn is_sure(store: &Dir) -> bool {
+        Self::of_copy(store).is_some()
     }
 
     fn parse(bytes: &[u8]) -> Option<Self> {

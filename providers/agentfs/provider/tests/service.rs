@@ -280,17 +280,44 @@ fn what_somebody_mounts_over_a_branch_stays_and_so_does_who_works_in_it() {
     assert!(!branch.path.exists());
 }
 
+/// What `--fsck` gives and says.
+fn fsck(home: &Path, repair: bool) -> (Option<i32>, String) {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_ah-agentfsd"));
+    let output = command.arg("--fsck").arg(home).args(repair.then_some("--repair")).output().unwrap();
+    (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+}
+
+#[test]
+fn a_key_that_nothing_vouches_for_is_not_mended_into_a_home() {
+    let scene = Scene::new();
+    let home = scene.dir.path().join("store");
+    scene.base("one").unwrap();
+    let service = scene.service().unwrap();
+    kill_process(service, Signal::TERM).unwrap();
+    scene.until_it_ended(service, Duration::from_secs(20));
+    // As older programs left it, and one digit of it changed.
+    std::fs::remove_file(home.join("shelf.copy")).unwrap();
+    let whole = std::fs::read(home.join("shelf")).unwrap();
+    let mut other = whole.clone();
+    other[20] = if other[20] == b'0' { b'1' } else { b'0' };
+    std::fs::write(home.join("shelf"), &other).unwrap();
+    for repair in [false, true] {
+        let (code, said) = fsck(&home, repair);
+        assert!(code == Some(1) && said.contains("/shelf is not one"), "{said}");
+        assert!(std::fs::read(home.join("shelf")).unwrap() == other && !home.join("shelf.copy").exists(), "{said}");
+    }
+    std::fs::write(home.join("shelf"), whole).unwrap();
+    assert_eq!(fsck(&home, false).0, Some(0));
+    assert_eq!(scene.ids(), BTreeSet::from(["one".to_owned()]));
+}
+
 #[test]
 fn a_damaged_log_is_told_of_and_cut_by_fsck_which_nobody_runs_beside_the_service() {
     let scene = Scene::new();
     let home = scene.dir.path().join("store");
     let logs = home.join("tree/log");
     let newest = || std::fs::read_dir(&logs).unwrap().map(|entry| entry.unwrap().path()).max().unwrap();
-    let fsck = |repair: bool| {
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_ah-agentfsd"));
-        let output = command.arg("--fsck").arg(&home).args(repair.then_some("--repair")).output().unwrap();
-        (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
-    };
+    let fsck = |repair: bool| fsck(&home, repair);
     scene.base("early").unwrap();
     let bytes = std::fs::read(newest()).unwrap();
     let end = bytes.iter().rposition(|&byte| byte != 0).unwrap();

@@ -16,6 +16,7 @@ use crate::state::{State, View};
 use crate::store::base::Base;
 use crate::store::segments::SEGMENT;
 use crate::types::{Kind, ROOT};
+use crate::workspace::{BranchInfo, SnapshotInfo};
 use crate::{read_lock, write_lock};
 
 /// What a check found.
@@ -29,6 +30,10 @@ pub struct Report {
     pub rows: u64,
     /// Blocks of 4 KiB that are in use.
     pub blocks: u64,
+    /// The branches that are in it, as far as that could be read.
+    pub branches: Vec<BranchInfo>,
+    /// The snapshots.
+    pub snapshots: Vec<SnapshotInfo>,
 }
 
 /// Checks a store that is not open. With `repair` mends what can be.
@@ -65,6 +70,10 @@ pub(crate) fn check(directory: &Path, lower: &Path, repair: bool) -> Result<Repo
             .push(format!("the log was damaged, and ends there: {bytes} bytes of changes behind that are lost"));
     }
     engine.examine(repair, &mut report)?;
+    {
+        let state = read_lock(&engine.state);
+        (report.branches, report.snapshots) = (BranchInfo::all(&state), SnapshotInfo::all(&state));
+    }
     if repair {
         if report.repaired {
             engine.reclaim()?;

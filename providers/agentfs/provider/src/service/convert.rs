@@ -46,16 +46,19 @@ const AT_A_GLANCE: usize = 5;
 
 /// The branch that is mounted in place of a workspace.
 pub(super) fn converted(tree: &Workspace) -> Option<(BranchInfo, PathBuf)> {
-    tree.branches().into_iter().find_map(|branch| {
+    converted_of(tree.branches()).map(|(branch, label)| (branch, label.at()))
+}
+
+fn converted_of(branches: Vec<BranchInfo>) -> Option<(BranchInfo, PlaceLabel)> {
+    branches.into_iter().find_map(|branch| {
         let label = PlaceLabel::decode(&branch.label).ok().filter(|label| label.converted)?;
-        Some((branch, label.at()))
+        Some((branch, label))
     })
 }
 
-/// The key of the shelf of a home whose workspace is behind AgentFS, as the tree has it.
-pub(super) fn shelf_of_converted(tree: &Workspace) -> Option<String> {
-    let (branch, _) = converted(tree)?;
-    Some(PlaceLabel::decode(&branch.label).ok()?.shelf)
+/// The key of the shelf of a home whose workspace is behind AgentFS, as the branches of its tree have it.
+pub(super) fn shelf_of_converted(branches: Vec<BranchInfo>) -> Option<String> {
+    converted_of(branches).map(|(_, label)| label.shelf)
 }
 
 /// Whether a branch is mounted in place of the workspace.
@@ -273,7 +276,7 @@ impl Service {
         let note = Note::of(&self.home)?.filter(|note| note.back && note.at() == at).ok_or_else(uncopied)?;
         let made = note.made.ok_or_else(uncopied)?;
         let before = SnapshotId::new(note.before.as_deref().unwrap_or_default())?;
-        let shelf = Shelf::of(&self.home)?.ok_or_else(uncopied)?;
+        let shelf = open.shelf(Shelf::of(&self.home)?.ok_or_else(uncopied)?);
         let (before, _) = open.find(&shelf, &Reference::new(before.as_str())?)?;
         let around = Around::of(&at)?;
         if !around.is(note.aside(), made)? {

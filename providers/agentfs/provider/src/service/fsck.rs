@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use ah_agentfs::{Options, Workspace};
+use ah_agentfs::{Report, Workspace};
 use ah_plugin_api::{Dir, Error, ErrorKind, Result};
 use ah_provider_directory::look;
 
 use super::convert::shelf_of_converted;
 use super::opened::shelves;
 use super::{fail, listen, lower};
-use crate::home::{self, Shelf, TREE};
+use crate::home::{self, SHELF, Shelf, TREE};
 
 /// Checks it; with `repair` mends what can be. Fails unless all is well then. Costs everything there is.
 ///
@@ -40,10 +40,18 @@ pub fn fsck(home: &Path, repair: bool) -> Result<ExitCode> {
     let below = lower.clone().unwrap_or_else(|| home.to_owned());
     let cannot = |e: &ah_agentfs::Error| fail(format!("cannot check the AgentFS tree of {}", below.display()), e);
     let report = Workspace::fsck(&tree, &below, repair).map_err(|e| cannot(&e))?;
+    let written = shelf.ok().flatten();
+    let right = right_shelf(&dir, written.clone(), &report);
+    if written.is_some() && written != right {
+        problems.push(format!(
+            "the key in {} is not one under which the tree holds the workspace's own",
+            home.join(SHELF).display()
+        ));
+    }
     problems.extend(report.problems.iter().map(ToString::to_string));
     let mut is_mended = report.repaired;
     if repair && !problems.is_empty() {
-        is_mended &= mend(&dir, shelf, lower.as_deref(), &mut problems)?;
+        is_mended &= mend(&dir, right, lower.as_deref(), &mut problems)?;
     }
     for problem in &problems {
         println!("{problem}");
@@ -59,10 +67,10 @@ pub fn fsck(home: &Path, repair: bool) -> Result<ExitCode> {
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Writes the home's own files anew, by what the tree says. Gives whether that could be done; why it could not, goes to `problems`.
-fn mend(home: &Dir, shelf: Result<Option<Shelf>>, lower: Option<&Path>, problems: &mut Vec<String>) -> Result<bool> {
+/// Writes the home's own files anew, by what is known. Gives whether that could be done; why it could not, goes to `problems`.
+fn mend(home: &Dir, shelf: Option<Shelf>, lower: Option<&Path>, problems: &mut Vec<String>) -> Result<bool> {
     let mut all = true;
-    match shelf.ok().flatten().map_or_else(|| shelf_by_tree(home), |shelf| Ok(Some(shelf)))? {
+    match shelf {
         Some(shelf) => shelf.keep(home)?,
         None => {
             let message = "which of the snapshots that the tree holds are the workspace's own is not known any more";
@@ -77,12 +85,17 @@ fn mend(home: &Dir, shelf: Result<Option<Shelf>>, lower: Option<&Path>, problems
     Ok(all)
 }
 
-/// The shelf of a home that has lost it: that of the workspace's own branch, or the only one of which the tree holds anything.
-fn shelf_by_tree(home: &Dir) -> Result<Option<Shelf>> {
-    let options = Options { without_lower: true, background: false, ..Options::default() };
-    let tree = Workspace::open(&home.path().join(TREE), home.path(), options)
-        .map_err(|e| fail("cannot open the AgentFS tree", &e))?;
-    let mut known = shelves(&tree);
-    let only = if known.len() == 1 { known.pop_first() } else { None };
-    Ok(shelf_of_converted(&tree).or(only).map(|key| Shelf { key, home: None }))
+/// The right shelf of a home, where that is known. What the tree says of the workspace's own branch counts before what is written down; and where no checksum
+/// vouches for that, the tree has to hold something of it, or nothing at all. Where it is lost, it is the only one of which the tree holds anything.
+fn right_shelf(home: &Dir, written: Option<Shelf>, report: &Report) -> Option<Shelf> {
+    let mut known = shelves(&report.branches, &report.snapshots);
+    let own = |key| Shelf { key, home: None };
+    if let Some(key) = shelf_of_converted(report.branches.clone()) {
+        return Some(own(key));
+    }
+    match written {
+        Some(shelf) => (Shelf::is_sure(home) || known.is_empty() || known.contains(&shelf.key)).then_some(shelf),
+        None if known.len() == 1 => known.pop_first().map(own),
+        None => None,
+    }
 }

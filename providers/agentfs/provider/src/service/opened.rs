@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use ah_agentfs::{BranchId, Options, SnapshotId as Number, View as Tree, Workspace};
+use ah_agentfs::{BranchId, BranchInfo, Options, SnapshotId as Number, SnapshotInfo, View as Tree, Workspace};
 use ah_plugin_api::{Context, Dir, Error, ErrorKind, Reference, Result, SnapshotId, text};
 use ah_provider_directory::{KeptMounts, failed};
 
@@ -74,7 +74,7 @@ impl Open {
 
     /// A store's shelf. That of a workspace which lies behind is known to the tree, too: older programs wrote no checksum.
     pub(super) fn shelf(&self, shelf: Shelf) -> Shelf {
-        match shelf_of_converted(&self.tree).filter(|_| shelf.home.is_none()) {
+        match shelf_of_converted(self.tree.branches()).filter(|_| shelf.home.is_none()) {
             Some(key) => Shelf { key, ..shelf },
             None => shelf,
         }
@@ -82,7 +82,7 @@ impl Open {
 
     /// Whether it holds anything of a shelf, which is the right one then.
     pub(super) fn bears(&self, shelf: &Shelf) -> bool {
-        shelves(&self.tree).contains(&shelf.key)
+        shelves(&self.tree.branches(), &self.tree.snapshots()).contains(&shelf.key)
     }
 
     /// Whether it may as well be another directory's.
@@ -116,9 +116,9 @@ impl Open {
 }
 
 /// The keys of all shelves of which a tree holds something.
-pub(super) fn shelves(tree: &Workspace) -> BTreeSet<String> {
-    let snapshots = tree.snapshots().into_iter().filter_map(|info| Some(SnapshotLabel::decode(&info.label)?.shelf));
-    let branches = tree.branches().into_iter().filter_map(|info| Some(PlaceLabel::decode(&info.label).ok()?.shelf));
+pub(super) fn shelves(branches: &[BranchInfo], snapshots: &[SnapshotInfo]) -> BTreeSet<String> {
+    let snapshots = snapshots.iter().filter_map(|info| Some(SnapshotLabel::decode(&info.label)?.shelf));
+    let branches = branches.iter().filter_map(|info| Some(PlaceLabel::decode(&info.label).ok()?.shelf));
     snapshots.chain(branches).collect()
 }
 

@@ -45,7 +45,7 @@ impl Service {
     fn forget_before(&self, open: &Open, note: &Note) -> Result<()> {
         let Some(id) = note.before.as_deref().and_then(|id| SnapshotId::new(id).ok()) else { return Ok(()) };
         let Some(shelf) = Shelf::of(&self.home)? else { return Ok(()) };
-        let known = lock(&open.known).remove(&(shelf.key, id));
+        let known = lock(&open.known).remove(&(open.shelf(shelf).key, id));
         match known.and_then(|known| known.number).map(|number| open.tree.delete_snapshot(number)) {
             None | Some(Ok(()) | Err(ah_agentfs::Error::NotFound)) => Ok(()),
             Some(Err(error)) => Err(fail("cannot remove a snapshot that is not needed", &error)),

@@ -94,7 +94,7 @@ fn show(app: &App, args: &DiffArgs, workspace: &Workspace) -> Outcome {
     for prompt in args.from.iter().chain(&args.to).filter_map(|name| workspace.prompt_meant(name)) {
         launch::tell_from(app, &prompt);
     }
-    let (then, root) = (then.as_ref().unwrap_or(workspace), Dir::open(workspace.root())?);
+    let (then, root) = (then.as_ref().unwrap_or(workspace), Dir::open(workspace.root()));
     let sides =
         Sides { then, now: workspace, report: &report, root, lost: RefCell::default(), unread: RefCell::default() };
     app.ui.some("not compared", report.unreadable.iter().map(|path| format!("{path} (unreadable)")));
@@ -195,7 +195,8 @@ struct Sides<'a> {
     then: &'a Workspace,
     now: &'a Workspace,
     report: &'a DiffReport,
-    root: Dir,
+    /// The workspace's directory. Two snapshots are compared without it, too: what should be mounted there may not be.
+    root: Result<Dir>,
     /// Why contents could not be read that are damaged, or not what was captured any more: one of them.
     lost: RefCell<Option<Error>>,
     /// What differs, and may not be read by this user.
@@ -237,7 +238,9 @@ impl Sides<'_> {
             DiffSide::Snapshot(snapshot) => {
                 contents::then(self.then, snapshot, &change.path).map(|(_, content)| content)
             }
-            DiffSide::Workspace => contents::now(&self.root, &change.path, entry.kind),
+            DiffSide::Workspace => {
+                self.root.as_ref().map_err(Clone::clone).and_then(|root| contents::now(root, &change.path, entry.kind))
+            }
         };
         let content = match content {
             Ok(content) => Some(content),

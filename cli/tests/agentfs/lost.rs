@@ -225,5 +225,12 @@ fn what_other_providers_have_of_a_workspace_that_cannot_be_mounted_is_read() {
         let said = fsck(bench, &format!("{} --repair", hint.trim_start_matches("ah-agentfsd --fsck ")));
         assert!(said.contains("it was mended") && fs::read(home.join("shelf")).unwrap() == shelf, "{said}");
         is_whole(bench);
+        // Nor does it take what is left of a mount whose service was killed.
+        for name in ["shelf", "shelf.copy"] {
+            fs::write(home.join(name), "").unwrap();
+        }
+        bench.kill_services();
+        let read = bench.ran(&root, &["diff", "before", "before"]);
+        assert!(read.code == 0 && read.stderr.contains("is not mounted"), "{read:?}");
     });
 }

@@ -168,7 +168,7 @@ pub struct LeftAlone {
     pub reason: String,
 }
 
-/// So many paths are named in a command; of more, what they are in.
+/// So many paths are named in a command; of more, what they are in, unless that is the workspace.
 const OPENED: usize = 5;
 
 impl LeftAlone {
@@ -188,14 +188,23 @@ pub fn way_out(root: &Path, conflicts: &[LeftAlone], forced: bool) -> String {
     }
     let mut paths: BTreeSet<RelPath> = closed.iter().map(|conflict| conflict.path.clone()).collect();
     while paths.len() > OPENED {
-        paths = paths.iter().map(|path| path.parent().unwrap_or_default()).collect();
+        let above: BTreeSet<RelPath> = paths.iter().map(|path| path.parent().unwrap_or_default()).collect();
+        // What is closed to nobody is in the workspace, too: Git's objects, and what is for reading only.
+        if above.iter().any(RelPath::is_root) {
+            break;
+        }
+        paths = above;
     }
+    let more = match paths.len().saturating_sub(OPENED) {
+        0 => String::new(),
+        more => format!(", and so for {more} more"),
+    };
     let whole = |path: &RelPath| match path.is_root() {
         true => text::shell(root.as_os_str()),
         false => text::shell(root.join(path.as_path()).as_os_str()),
     };
-    let paths: Vec<String> = paths.iter().map(whole).collect();
-    let open = format!("`chmod -R u+rwX {}`, then repeat it", paths.join(" "));
+    let paths: Vec<String> = paths.iter().take(OPENED).map(whole).collect();
+    let open = format!("`chmod -R u+rwX {}`{more}, then repeat it", paths.join(" "));
     match others.is_empty() {
         true => format!("they are yours, and closed to you as well: {open}"),
         false => format!(

@@ -1,13 +1,14 @@
 //! What somebody else does, or did, to a workspace must cost no contents and give nobody what is not theirs.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use ah_plugin_api::{Capability, Context, Lost, Observer, Progress, RelPath};
 
 use super::lab::{Ask, Lab};
 use super::{age, chmod, paths, set};
-use crate::restore::way_out;
+use crate::restore::{LeftAlone, plan, way_out};
 
 /// Whether this is root; anybody else may only skip where skipping is allowed.
 fn root() -> bool {
@@ -256,6 +257,21 @@ fn a_directory_that_goes_away_while_it_is_looked_at_is_in_the_way() {
         way_out(&lab.at(""), &plan.conflicts, false),
         "something is at work on these: repeat it when that has stopped"
     );
+}
+
+#[test]
+fn what_is_closed_in_the_top_directory_is_opened_and_nothing_beside_it() {
+    let told = |paths: &[String]| {
+        let closed = |path: &String| LeftAlone {
+            path: RelPath::new(path.as_str()).unwrap(),
+            reason: plan::unreadable::CLOSED.to_owned(),
+        };
+        way_out(Path::new("/w"), &paths.iter().map(closed).collect::<Vec<_>>(), false)
+    };
+    let of = |dir: &str| (1..8).map(|at| format!("{dir}{at}")).collect::<Vec<_>>();
+    assert!(told(&of("d/")).contains("`chmod -R u+rwX /w/d`, then repeat it"));
+    let five = "`chmod -R u+rwX /w/1 /w/2 /w/3 /w/4 /w/5`, and so for 2 more, then repeat it";
+    assert!(told(&of("")).contains(five), "{}", told(&of("")));
 }
 
 /// Does something once files are being changed, when directories are there already.

@@ -122,6 +122,16 @@ fn a_submodule_whose_repository_is_gone_is_told_of_until_it_is_back() {
     typed(&world, quoted(&bare(), "echo "));
     git("w", &["diff", "--quiet", "HEAD"]);
     assert!(!bare().stderr.contains(lost));
+    // Damaged, and what it led to is, too.
+    fs::remove_file(world.root().join(".git/modules/deep/sub/HEAD")).unwrap();
+    world.write("deep/sub/f", "damaged");
+    let ran = bare();
+    assert!(ran.stderr.contains(lost), "{ran:?}");
+    typed(&world, quoted(&ran, "mv -T "));
+    git("w", &["diff", "--quiet", "HEAD"]);
+    assert_eq!(world.read("deep/sub.was/f").as_deref(), Some("damaged"));
+    assert!(world.root().join(".git/modules/deep/sub.was/objects").exists() && !bare().stderr.contains(lost));
+    fs::remove_dir_all(world.root().join("deep/sub.was")).unwrap();
     // Gone with that of the workspace.
     fs::remove_dir_all(world.root().join(".git")).unwrap();
     world.write("deep/sub/f", "the user's");

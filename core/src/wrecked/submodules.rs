@@ -2,6 +2,7 @@
 //!
 //! Known by `.gitmodules` at the top. What is written there with quotes inside of names, and submodules of submodules, are passed over.
 
+use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -17,8 +18,15 @@ use crate::text;
 pub(crate) struct Submodule {
     /// Where it is.
     pub(crate) path: RelPath,
-    /// Where its repository still is, below `.git/modules`; none: it is gone.
-    repository: Option<RelPath>,
+    repository: Repository,
+}
+
+/// What there is of its repository, below `.git/modules`.
+enum Repository {
+    Whole(RelPath),
+    /// Something that Git takes for none, and does not make another one in.
+    Damaged(RelPath),
+    Gone,
 }
 
 impl Submodule {
@@ -37,7 +45,11 @@ impl Submodule {
             let Ok(path) = RelPath::new(path) else { continue };
             if !name.is_empty() && leads_nowhere(tree, &path) {
                 let kept = RelPath::new(format!(".git/modules/{name}")).ok();
-                let repository = kept.filter(|kept| is_dir(tree, kept) && lacking(tree, kept).is_none());
+                let repository = match kept.filter(|kept| is_dir(tree, kept)) {
+                    Some(kept) if lacking(tree, &kept).is_none() => Repository::Whole(kept),
+                    Some(kept) => Repository::Damaged(kept),
+                    None => Repository::Gone,
+                };
                 broken.push(Self { path, repository });
             }
         }
@@ -57,21 +69,30 @@ impl Submodule {
         let top = text::shell(root.as_os_str());
         let place = root.join(self.path.as_path());
         let path = text::shell(place.as_os_str());
+        let was = |place: &Path| {
+            let mut was = place.as_os_str().to_owned();
+            was.push(".was");
+            text::shell(&was)
+        };
+        let (mut moved, mut left) = (String::new(), String::new());
         match &self.repository {
-            Some(repository) => {
-                let up = "../".repeat(self.path.as_path().components().count());
-                let line = text::shell(format!("gitdir: {up}{repository}").as_ref());
-                format!("`echo {line} > {path}/.git` has it lead there again")
+            Repository::Whole(repository) => {
+                let mut line =
+                    OsString::from(format!("gitdir: {}", "../".repeat(self.path.as_path().components().count())));
+                line.push(repository.as_path());
+                return format!("`echo {} > {path}/.git` has it lead there again", text::shell(&line));
             }
-            None => {
-                let (mut aside, name) = (place.into_os_string(), text::shell(self.path.as_path().as_os_str()));
-                aside.push(".was");
-                let aside = text::shell(&aside);
-                format!(
-                    "`mv -T {path} {aside} && git -C {top} submodule update --init -- {name}` fetches it anew, and leaves what was in it in {aside}"
-                )
+            Repository::Damaged(repository) => {
+                let repository = root.join(repository.as_path());
+                moved = format!("mv -T {} {} && ", text::shell(repository.as_os_str()), was(&repository));
+                left = format!(", and what is left of its repository in {}", was(&repository));
             }
+            Repository::Gone => {}
         }
+        let (aside, name) = (was(&place), text::shell(self.path.as_path().as_os_str()));
+        format!(
+            "`{moved}mv -T {path} {aside} && git -C {top} submodule update --init -- {name}` fetches it anew, and leaves what was in it in {aside}{left}"
+        )
     }
 }
 

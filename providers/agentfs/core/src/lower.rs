@@ -24,6 +24,9 @@ pub(crate) struct Lower {
     /// For tests: as if the disk had lost something that was written here.
     #[cfg(test)]
     pub(crate) loses: std::sync::atomic::AtomicBool,
+    /// How often it was asked to.
+    #[cfg(test)]
+    pub(crate) asked: std::sync::atomic::AtomicU64,
 }
 
 /// What is found at a path.
@@ -100,6 +103,8 @@ impl Lower {
             own_clock,
             #[cfg(test)]
             loses: std::sync::atomic::AtomicBool::default(),
+            #[cfg(test)]
+            asked: std::sync::atomic::AtomicU64::default(),
         })
     }
 
@@ -126,6 +131,8 @@ impl Lower {
     /// Takes all that waits to be written on this filesystem to the disk. Costs that. An error if the disk did not take something since the witness was called, else since the
     /// store was opened, whoever's it was. That is told once: the next call says that all is well.
     pub(crate) fn sync(&self, witness: Option<&OwnedFd>) -> Result<()> {
+        #[cfg(test)]
+        self.asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         #[cfg(test)]
         if self.loses.swap(false, std::sync::atomic::Ordering::SeqCst) {
             return Err(Error::io("taking what is below to the disk, as a test wants it")(Errno::IO));

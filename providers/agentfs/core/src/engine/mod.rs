@@ -320,7 +320,7 @@ impl Engine {
     /// later change of a file can bear an earlier time.
     pub(crate) fn base(&self, label: &[u8], pins: bool) -> Result<(u64, LineId)> {
         self.room_for_rows()?;
-        let witness = self.lower.witness();
+        let witness = self.on_disk.witness(&self.lower);
         let root = self.lower.find(b"")?;
         let whole_seconds = root.is_some_and(|root| root.ctime.nanos == 0 && root.mtime.nanos == 0);
         let time = platform::settled_time(whole_seconds);

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use super::remembered::row_of;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::lower::Lower;
 use crate::rows::key::{self, LineId};
 use crate::state::State;
 use crate::{lock, platform, read_lock, write_lock};
@@ -24,6 +25,8 @@ pub(super) struct OnDisk {
     lost: AtomicBool,
     /// Those that waited when the store was opened, and those whose fingerprints are older than that: a power cut may have left less than they name.
     doubted: BTreeSet<LineId>,
+    /// How many witnesses were called.
+    called: Mutex<u64>,
     /// Held while it is taken there.
     syncing: Mutex<()>,
     /// How often it was.
@@ -33,10 +36,13 @@ pub(super) struct OnDisk {
 /// What a base of which that is not known is asked by.
 enum Waiting {
     /// From before it was taken; `None`: it was there when the store was opened.
-    For(Option<Arc<OwnedFd>>),
+    For(Option<Arc<Witness>>),
     /// Nobody: the disk did not take something since then, which the system tells once, and forgets.
     InVain,
 }
+
+/// By which the disk is asked what it lost since it was called, and the how manyth it is.
+pub(super) type Witness = (u64, OwnedFd);
 
 /// The row that says that the disk has what was below when a base was taken.
 fn row(base: LineId) -> Vec<u8> {
@@ -66,8 +72,15 @@ impl OnDisk {
         Ok(Self { waiting: Mutex::new(waiting), doubted, ..Self::default() })
     }
 
+    /// One for a base that is about to be taken. They are called one after the other, so that their numbers say which is the older one.
+    pub(super) fn witness(&self, lower: &Lower) -> Option<Witness> {
+        let mut called = lock(&self.called);
+        *called += 1;
+        Some((*called, lower.witness()?))
+    }
+
     /// With the witness that was called before the base was taken.
-    pub(super) fn wait_for(&self, base: LineId, witness: Option<OwnedFd>) {
+    pub(super) fn wait_for(&self, base: LineId, witness: Option<Witness>) {
         lock(&self.waiting).insert(base, Waiting::For(witness.map(Arc::new)));
     }
 
@@ -107,12 +120,16 @@ impl Engine {
             Waiting::For(witness) => Some((base, witness.clone())),
             Waiting::InVain => None,
         };
-        let waiting: Vec<_> = lock(&self.on_disk.waiting).iter().filter_map(witness_of).collect();
+        let mut waiting: Vec<_> = lock(&self.on_disk.waiting).iter().filter_map(witness_of).collect();
+        waiting.sort_by_key(|(_, witness)| witness.as_ref().map(|witness| witness.0));
         let now = platform::now();
-        // The first writes what there is; each is told what was lost in its time.
-        let mut since_opening = None;
-        let mut is_there = |witness: &Option<Arc<OwnedFd>>| match witness {
-            Some(witness) => self.lower.sync(Some(witness)).is_ok(),
+        // The first writes what there is. One that was told of no loss has heard all that the younger ones could: they are asked only behind one that was.
+        let (mut since_opening, mut since_then) = (None, false);
+        let mut is_there = |witness: &Option<Arc<Witness>>| match witness {
+            Some(witness) => {
+                since_then = since_then || self.lower.sync(Some(&witness.1)).is_ok();
+                since_then
+            }
             None => *since_opening.get_or_insert_with(|| self.lower.sync(None).is_ok()),
         };
         let (there, lost): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|(_, witness)| is_there(witness));

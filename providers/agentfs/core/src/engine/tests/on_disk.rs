@@ -61,6 +61,20 @@ fn what_the_disk_lost_below_is_not_forgotten_with_the_next_call() {
 }
 
 #[test]
+fn the_disk_is_asked_once_for_all_bases_unless_it_lost_something() {
+    let place = Place::new();
+    let engine = place.open();
+    for (lost, asked) in [(false, 1), (true, 2)] {
+        let lines: Vec<_> = (0..3).map(|_| branch(&engine).0).collect();
+        engine.lower.asked.store(0, Ordering::SeqCst);
+        engine.lower.loses.store(lost, Ordering::SeqCst);
+        engine.take_below_to_disk(lines[2]).unwrap();
+        assert_eq!(engine.lower.asked.load(Ordering::SeqCst), asked);
+        assert_eq!(lines.iter().map(|&line| engine.below_is_on_disk(line)).collect::<Vec<_>>(), [!lost, true, true]);
+    }
+}
+
+#[test]
 fn a_base_is_told_of_what_the_disk_lost_since_it_was_taken_and_of_nothing_that_was_told_before() {
     let Some(disk) = Disk::formatted("ext4", 48, &["-m", "0"], "") else { return };
     let lower = disk.below("ext4", 64, &["-O", "^has_journal"]);

@@ -192,6 +192,10 @@ fn what_is_lost_of_a_home_is_told_by_what_is_kept_twice() {
         assert_eq!(fs::read(home.join("lower")).unwrap(), lower);
         bench.at(&bench.0.root(), &["convert", "--back"]);
         assert_eq!((text(bench, "more"), text(bench, "f")), ("more".into(), "one".into()));
+        // What lay behind is not said to have been worked in.
+        bench.at(&bench.0.root(), &["rm", "since"]);
+        let order = bench.ran(&bench.0.root(), &["gc"]);
+        assert!(order.stderr.contains("was lost once") && !order.stderr.contains("was worked in"), "{order:?}");
     });
 }
 

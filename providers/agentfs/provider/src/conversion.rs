@@ -30,6 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const NOTE: &str = "converting";
 const LOCK: &str = "converting.lock";
 const SINCE: &str = "behind";
+/// Since when nobody knows any more.
+const UNKNOWN: Timestamp = Timestamp { secs: 0, nanos: 0 };
 /// What the name of the copy begins with.
 pub(crate) const COPY: &str = ".ah-convert-";
 /// What the name begins with of a place that held more than could be put into the workspace, and of a directory with what was written in one.
@@ -87,6 +89,17 @@ impl Behind {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(failed("cannot forget what lies behind the workspace", errno)),
         }
+    }
+
+    /// What a tree says of a workspace that lies behind, where what was written down is lost.
+    pub(crate) fn anew(branch: u32, at: &Path) -> Self {
+        let at = at.as_os_str().as_bytes().to_vec();
+        Self { at, since: UNKNOWN, branch, taken_back: Some(false), leaves: None }
+    }
+
+    /// Whether it is known since when nobody has anything to change behind it.
+    pub(crate) fn is_since_known(&self) -> bool {
+        self.since != UNKNOWN
     }
 
     pub(crate) fn at(&self) -> PathBuf {

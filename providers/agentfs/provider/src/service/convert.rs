@@ -436,6 +436,13 @@ impl Service {
                     return Ok(Some(format!("{} is another directory by now, and stays", shown.display())));
                 }
                 refuse_used(&dir, &shown)?;
+                if !behind.is_since_known() {
+                    return Ok(Some(format!(
+                        "{} stays: what was written down of it was lost once, and whether anything was done in it since then is not known: `rm -r {}` takes it away",
+                        shown.display(),
+                        text::shell(shown.as_os_str())
+                    )));
+                }
                 if Timestamp::now() < behind.since {
                     let shown = shown.display();
                     return Ok(Some(format!("{shown} stays: by the clock it was put there later than now")));

@@ -1,13 +1,12 @@
 //! What becomes of a conversion that was cut short: a killed service's, or a killed caller's. `convert` says in which order things are done. Whoever comes next has
 //! it finished or undone, and is told which.
 
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use ah_agentfs::{BranchId, Workspace};
 use ah_agentfs_fuse::clear_dead;
-use ah_plugin_api::{Context, Error, ErrorKind, LogLevel, Result, SnapshotId, Timestamp, text};
+use ah_plugin_api::{Context, Error, ErrorKind, LogLevel, Result, SnapshotId, text};
 
 use super::convert::converted;
 use super::opened::Open;
@@ -201,9 +200,7 @@ impl Service {
 
     /// Writes down what the tree says of a workspace that lies behind, where that was lost. Since when nobody had anything to change there is not known any more.
     fn write_behind_anew(&self, branch: BranchId, at: &Path) -> Result<Behind> {
-        let since = Timestamp { secs: 0, nanos: 0 };
-        let at = at.as_os_str().as_bytes().to_vec();
-        let behind = Behind { at, since, branch: branch.0, taken_back: Some(false), leaves: None };
+        let behind = Behind::anew(branch.0, at);
         behind.write(&self.home)?;
         eprintln!(
             "ah-agentfsd: what was written down of the workspace {} was lost, and is anew",
@@ -281,7 +278,7 @@ mod tests {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use std::sync::{Arc, Mutex};
 
-    use ah_plugin_api::{Dir, Observer, Place, Provider, ReclaimRequest};
+    use ah_plugin_api::{Dir, Observer, Place, Provider, ReclaimRequest, Timestamp};
 
     use super::super::record::PlaceLabel;
     use super::*;

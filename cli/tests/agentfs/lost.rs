@@ -190,6 +190,16 @@ fn what_is_lost_of_a_home_is_told_by_what_is_kept_twice() {
             end(bench);
         }
         assert_eq!(fs::read(home.join("lower")).unwrap(), lower);
+        // The check that is named then knows of it, too.
+        let at = home.display();
+        for (name, mended) in [("behind", 0), ("converting", 1)] {
+            fs::write(home.join(name), "damaged").unwrap();
+            for (how, code) in [("", 1), (" --repair", mended), ("", 0)] {
+                let said = fsck(bench, &format!("{at}{how}; test $? = {code}"));
+                assert_eq!(said.contains(&format!("/{name} is damaged")), (how, code) != ("", 0), "{said}");
+            }
+        }
+        is_whole(bench);
         bench.at(&bench.0.root(), &["convert", "--back"]);
         assert_eq!((text(bench, "more"), text(bench, "f")), ("more".into(), "one".into()));
         // What lay behind is not said to have been worked in.

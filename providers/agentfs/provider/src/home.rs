@@ -162,10 +162,14 @@ impl Shelf {
 /// What is said of a file in a store without which it is not known what is kept there.
 pub(crate) fn damaged(store: &Dir, name: &str, how: &str) -> Error {
     let message = format!("{} {how}: what AgentFS keeps there is not to be had", store.path().join(name).display());
-    Error::new(ErrorKind::DataLoss, message).with_hint(format!(
-        "whether it can be mended says `ah-agentfsd --fsck {}`",
-        text::shell(store.path().as_os_str())
-    ))
+    let hint = match look(store, TREE.as_bytes()) {
+        Ok(_) => {
+            format!("whether it can be mended says `ah-agentfsd --fsck {}`", text::shell(store.path().as_os_str()))
+        }
+        // A branch's: what it is of is written down nowhere else.
+        Err(_) => "a copy of AH_HOME may have that file; nothing else says what it said".to_owned(),
+    };
+    Error::new(ErrorKind::DataLoss, message).with_hint(hint)
 }
 
 fn is_key(text: &str) -> bool {
@@ -432,7 +436,8 @@ mod tests {
             assert_eq!((Shelf::of(&store).unwrap(), Shelf::faults(&store).len()), (Some(shelf), 0));
             for damage in ["agentfs shelf 1\nshort\n\n", ""] {
                 std::fs::write(temp.path().join(SHELF), damage).unwrap();
-                assert_eq!(Shelf::of(&store).unwrap_err().kind, ErrorKind::DataLoss);
+                let lost = Shelf::of(&store).unwrap_err();
+                assert!(lost.kind == ErrorKind::DataLoss && !lost.hint.unwrap().contains("--fsck"), "there is no tree");
             }
             // Nothing was ever kept where there is neither of them, nor a tree.
             std::fs::remove_file(temp.path().join(SHELF)).unwrap();

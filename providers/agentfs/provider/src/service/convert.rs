@@ -49,7 +49,8 @@ pub(super) fn converted(tree: &Workspace) -> Option<(BranchInfo, PathBuf)> {
     converted_of(tree.branches()).map(|(branch, label)| (branch, label.at()))
 }
 
-fn converted_of(branches: Vec<BranchInfo>) -> Option<(BranchInfo, PlaceLabel)> {
+/// The same of a tree that is not open.
+pub(super) fn converted_of(branches: Vec<BranchInfo>) -> Option<(BranchInfo, PlaceLabel)> {
     branches.into_iter().find_map(|branch| {
         let label = PlaceLabel::decode(&branch.label).ok().filter(|label| label.converted)?;
         Some((branch, label))

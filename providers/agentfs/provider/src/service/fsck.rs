@@ -3,14 +3,18 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use ah_agentfs::{Report, Workspace};
+use ah_agentfs::{BranchInfo, Report, Workspace};
 use ah_plugin_api::{Dir, Error, ErrorKind, Result};
 use ah_provider_directory::look;
 
-use super::convert::shelf_of_converted;
+use super::convert::{converted_of, shelf_of_converted};
 use super::opened::shelves;
 use super::{fail, listen, lower};
+use crate::conversion::{Behind, Note};
 use crate::home::{self, SHELF, Shelf, TREE};
+
+/// What is said where the note of a conversion is of no use any more.
+const UNDER_WAY: &str = "what was under way of `convert` is not known any more, and is left as it is: look for `.ah-behind-NAME` and `.ah-convert-*` beside the workspace";
 
 /// Checks it; with `repair` mends what can be. Fails unless all is well then. Costs everything there is.
 ///
@@ -49,9 +53,20 @@ pub fn fsck(home: &Path, repair: bool) -> Result<ExitCode> {
         ));
     }
     problems.extend(report.problems.iter().map(ToString::to_string));
+    let damaged = [Behind::of(&dir).map(drop), Note::of(&dir).map(drop)].map(Result::err);
+    problems.extend(damaged.iter().flatten().map(|error| error.message.clone()));
     let mut is_mended = report.repaired;
     if repair && !problems.is_empty() {
         is_mended &= mend(&dir, right, lower.as_deref(), &mut problems)?;
+        let [behind, note] = damaged.map(|error| error.is_some());
+        if behind {
+            mend_behind(&dir, report.branches)?;
+        }
+        if note {
+            Note::forget(&dir);
+            problems.push(UNDER_WAY.to_owned());
+            is_mended = false;
+        }
     }
     for problem in &problems {
         println!("{problem}");
@@ -83,6 +98,14 @@ fn mend(home: &Dir, shelf: Option<Shelf>, lower: Option<&Path>, problems: &mut V
         all = false;
     }
     Ok(all)
+}
+
+/// Writes anew that the workspace lies behind, if the tree has a branch in its place. Else what lay behind was as good as nobody's already.
+fn mend_behind(home: &Dir, branches: Vec<BranchInfo>) -> Result<()> {
+    match converted_of(branches) {
+        Some((branch, label)) => Behind::anew(branch.id.0, &label.at()).write(home),
+        None => Behind::forget(home),
+    }
 }
 
 /// The right shelf of a home, where that is known. What the tree says of the workspace's own branch counts before what is written down; and where no checksum

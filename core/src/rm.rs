@@ -171,6 +171,8 @@ impl Workspace {
 
     /// Removes one after the other until there is room to `say` so. What one provider cannot do keeps no other from it; once it is said, it is tried again.
     fn remove_first(&self, snapshots: &[SnapshotRecord], say: &dyn Fn() -> Result<()>) -> Result<()> {
+        let going: Vec<SnapshotId> = snapshots.iter().map(|snapshot| snapshot.id.clone()).collect();
+        self.log().name_none_of(&going)?;
         let listed = State::of(self.read_log(None)?).snapshots;
         let (mut removed, mut failed) = (0, None);
         for snapshot in snapshots {

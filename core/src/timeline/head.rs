@@ -14,7 +14,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use ah_plugin_api::{ContentId, ProviderName, Reference, RepositoryState, SnapshotId};
+use ah_plugin_api::{ContentId, ProviderName, Reference, RepositoryState, Result, SnapshotId};
 use serde::{Deserialize, Serialize};
 
 use crate::fsio;
@@ -58,10 +58,14 @@ impl HeadFile {
     }
 
     /// Only a cache: if it cannot be written it is taken away, so that it never says what is not so.
-    pub(super) fn write(&self, head: &Head) {
+    ///
+    /// # Errors
+    /// If that fails, too: it may say what it said before.
+    pub(super) fn write(&self, head: &Head) -> Result<()> {
         let line = line::seal(serde_json::to_vec(head).unwrap_or_default());
-        if !self.file.as_ref().is_ok_and(|file| file.write_all_at(&line, 0).is_ok()) {
-            let _ = std::fs::remove_file(&self.path);
+        match self.file.as_ref().is_ok_and(|file| file.write_all_at(&line, 0).is_ok()) {
+            true => Ok(()),
+            false => fsio::remove_file(&self.path),
         }
     }
 }
@@ -169,7 +173,11 @@ impl Head {
 
     /// Whether an event takes away the last snapshot.
     pub(super) fn loses(&self, body: &EventBody) -> bool {
-        let EventBody::Remove { snapshots, .. } = body else { return false };
+        matches!(body, EventBody::Remove { snapshots, .. } if self.names_of(snapshots))
+    }
+
+    /// Whether the last snapshot is one of those.
+    pub(super) fn names_of(&self, snapshots: &[SnapshotId]) -> bool {
         self.snapshot.as_ref().is_some_and(|last| snapshots.contains(&last.id))
     }
 
@@ -225,7 +233,7 @@ mod tests {
         let said = || HeadFile::open(&path).1;
         assert_eq!(said(), None);
         for head in [long(), Head { seq: 2, ..Head::default() }, long()] {
-            HeadFile::open(&path).0.write(&head);
+            HeadFile::open(&path).0.write(&head).unwrap();
             assert_eq!(said(), Some(head));
         }
         let whole = std::fs::read(&path).unwrap();
@@ -245,7 +253,7 @@ mod tests {
             Log { folder: temp.path().to_owned(), clock: &Clock::system(), observer: &Quiet, patience: Duration::ZERO };
         let now = Head { boot: boot_id(), ..long() };
         for (boot, snapshot) in [("another", None), (&now.boot, now.snapshot.clone())] {
-            log.head().0.write(&Head { boot: boot.to_owned(), ..long() });
+            log.head().0.write(&Head { boot: boot.to_owned(), ..long() }).unwrap();
             assert_eq!(log.head().1, Head { snapshot, ..now.clone() });
         }
     }
@@ -302,7 +310,7 @@ mod tests {
             Log { folder: temp.path().to_owned(), clock: &clock, observer: &Quiet, patience: Duration::from_secs(60) };
         let last = Head { boot: boot_id(), ..long() };
         let remove = |ids: &[&str]| {
-            HeadFile::open(&path).0.write(&last);
+            HeadFile::open(&path).0.write(&last).unwrap();
             let snapshots = ids.iter().map(|id| SnapshotId::new(*id).unwrap()).collect();
             let body = EventBody::Remove { snapshots, by: "rm".to_owned() };
             log.append(&SessionName::main(), Durability::Instant, |_| vec![body]).unwrap();
@@ -318,7 +326,7 @@ mod tests {
         let (path, target) = (temp.path().join("head"), temp.path().join("target"));
         std::fs::write(&target, "theirs").unwrap();
         std::os::unix::fs::symlink(&target, &path).unwrap();
-        HeadFile::open(&path).0.write(&long());
+        HeadFile::open(&path).0.write(&long()).unwrap();
         assert!(!path.is_symlink());
         assert_eq!(std::fs::read(&target).unwrap(), b"theirs");
     }

@@ -8,7 +8,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ah_plugin_api::{Durability, Error, ErrorKind, Observer, RepositoryState, Result, Timestamp, text};
+use ah_plugin_api::{Durability, Error, ErrorKind, Observer, RepositoryState, Result, SnapshotId, Timestamp, text};
 
 use crate::crash;
 use crate::fsio;
@@ -85,6 +85,17 @@ impl Log<'_> {
         let (events, torn) = self.append_locked(session, durability, make, (&cache, &mut head))?;
         came.torn += torn;
         Ok(Appended { events, came })
+    }
+
+    /// Has the cache name none of those, which are about to be removed before a line says so: what is captured next would be taken for equal to one that is gone.
+    pub(crate) fn name_none_of(&self, snapshots: &[SnapshotId]) -> Result<()> {
+        let _lock = self.lock()?;
+        let (cache, mut head) = self.head();
+        if head.names_of(snapshots) {
+            head.snapshot = None;
+            cache.write(&head)?;
+        }
+        Ok(())
     }
 
     fn lock(&self) -> Result<Lock> {
@@ -190,7 +201,7 @@ impl Log<'_> {
         if bodies.iter().any(|body| head.loses(body)) {
             // Who is killed behind the line would leave a snapshot there that is removed.
             head.snapshot = None;
-            cache.write(head);
+            cache.write(head)?;
         }
         let len = timeline.len();
         let events = self.append_all(&mut timeline, session, durability, head, bodies);
@@ -198,7 +209,8 @@ impl Log<'_> {
         if let Some(last) = events.last() {
             head.note_end(session, last.seq, durability == Durability::Durable);
         }
-        cache.write(head);
+        // The line is there; what is said of the one before it is still so.
+        let _ = cache.write(head);
         Ok((events, tail.torn))
     }
 

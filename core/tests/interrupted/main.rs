@@ -465,6 +465,30 @@ fn without_room() {
     check(&lab, "without room");
 }
 
+/// What went before a line said so is not what the next capture is equal to, even where its session could not be made, and so no line was begun.
+fn without_a_session() {
+    let mut lab = Lab::in_memory();
+    lab.settings.patience = Duration::ZERO;
+    lab.settings.flags.insert("moments.window".to_owned(), "0s".into());
+    let equal = |snapshot| Ok(ah_plugin_api::Snapshot { tree: Some(ah_plugin_api::ContentId(vec![1])), ..snapshot });
+    *lab.fake.of_snapshots.lock().unwrap() = Some(Box::new(equal));
+    lab.write("a", "0");
+    let workspace = lab.open();
+    let captured = || {
+        lab.wait(60);
+        workspace.add_moment(&SessionName::new("claude-one").unwrap(), NewMoment::new(MomentKind::Stop)).unwrap();
+        workspace.capture().unwrap();
+        workspace.resolve("@").unwrap().id
+    };
+    let first = captured();
+    assert_eq!(captured(), first);
+    *PLAN.lock().unwrap() = Plan::FailAt("replace.write");
+    let error = workspace.rm(&["@".into()], &RmOptions::default()).unwrap_err();
+    *PLAN.lock().unwrap() = Plan::Nothing;
+    assert_eq!(error.kind, ErrorKind::ResourceExhausted, "{error:?}");
+    assert_ne!(captured(), first);
+}
+
 #[test]
 fn any_step_may_fail_or_be_the_last() {
     assert!(crash::set_hook(hook));
@@ -483,6 +507,7 @@ fn any_step_may_fail_or_be_the_last() {
         rounds(name, *job, Plan::FailFrom, "failing from there on");
     }
     without_room();
+    without_a_session();
     assert!(INTERRUPTED.load(Ordering::Relaxed) > 10, "nothing was interrupted");
     let seen = SEEN.lock().unwrap();
     for step in ["conversation-put", "conversation-sync", "untrimmed-copy", "untrimmed-rename"] {

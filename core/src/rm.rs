@@ -160,7 +160,7 @@ impl Workspace {
         Ok(())
     }
 
-    /// As [`Workspace::say_removed`], for what is to free a full disk. Where `$AH_HOME` is part of what is captured, the snapshots hold the reserve, and giving that up
+    /// As [`Workspace::say_removed`], for what somebody asked for to free a full disk. Where `$AH_HOME` is part of what is captured, the snapshots hold the reserve, and giving that up
     /// made no room: then the providers remove them first. Whoever is killed in between leaves snapshots that `gc` and `rm` find gone. `stays` is held, so nobody comes to need one.
     pub(crate) fn take_off(&self, snapshots: &[SnapshotRecord], by: &str) -> Result<()> {
         match self.say_removed(snapshots, by) {
@@ -174,7 +174,10 @@ impl Workspace {
         let going: Vec<SnapshotId> = snapshots.iter().map(|snapshot| snapshot.id.clone()).collect();
         self.log().name_none_of(&going)?;
         let listed = State::of(self.read_log(None)?).snapshots;
-        let (mut removed, mut failed) = (0, None);
+        let (mut removed, mut failed, mut aside) = (0_usize, None, BTreeSet::new());
+        let reclaim = |aside: &mut BTreeSet<&ProviderName>| {
+            std::mem::take(aside).into_iter().for_each(|name| drop(self.reclaim_store(name)));
+        };
         for snapshot in snapshots {
             let outcome = self
                 .serve(&snapshot.provider)
@@ -186,9 +189,14 @@ impl Workspace {
                 continue;
             }
             removed += 1;
-            // It may have been put aside only.
-            let _ = self.reclaim_store(&snapshot.provider);
-            match say() {
+            aside.insert(&snapshot.provider);
+            let mut said = say();
+            // They may have been put aside only. To look through a store takes long, so that is done seldom.
+            if said.as_ref().is_err_and(lacks_room) && removed.is_power_of_two() {
+                reclaim(&mut aside);
+                said = say();
+            }
+            match said {
                 Err(error) if lacks_room(&error) => {}
                 said => return said,
             }
@@ -198,6 +206,7 @@ impl Workspace {
         {
             return Err(error);
         }
+        reclaim(&mut aside);
         let gone = text::count(removed, "snapshot is", "snapshots are");
         let said = self.engine.home().once_there_is_room(self.engine.settings(), say);
         said.map_err(|error| {

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use ah_core::{
     Access, BranchOptions, BranchState, ConversationReport, EditOptions, Engine, Error, ErrorKind, EventBody,
     GcOptions, MomentKind, NewMoment, PruneOptions, RelPath, Release, RestoreOptions, RmOptions, SeekOptions,
-    SessionName, SnapshotFilter, SnapshotOptions, TimelineFilter, UndoOptions, crash,
+    SessionName, SnapshotFilter, SnapshotKind, SnapshotOptions, TimelineFilter, UndoOptions, crash,
 };
 use lab::Lab;
 use std::os::fd::AsFd;
@@ -489,6 +489,27 @@ fn without_a_session() {
     assert_ne!(captured(), first);
 }
 
+/// What goes unasked does so once there is room to say so.
+fn unasked_without_room() {
+    let mut lab = Lab::in_memory();
+    lab.settings.patience = Duration::ZERO;
+    lab.settings.environment.insert("prune.policy".into(), "keep-last=1".into());
+    let automatic = SnapshotOptions { kind: SnapshotKind::Auto, ..SnapshotOptions::default() };
+    for n in 0..3 {
+        lab.wait(60);
+        lab.write("a", &n.to_string());
+        lab.open().snapshot(&automatic).unwrap();
+    }
+    lab.settings.environment.insert("prune.min-free".into(), "100%".into());
+    *PLAN.lock().unwrap() = Plan::FailAt("timeline.append");
+    lab.open().snapshot(&automatic).unwrap_err();
+    *PLAN.lock().unwrap() = Plan::Nothing;
+    assert_eq!(lab.open().gc(&GcOptions::default()).unwrap().failures, [""; 0]);
+    lab.wait(3_600);
+    lab.open().snapshot(&automatic).unwrap_err();
+    assert_eq!(lab.open().snapshots(&SnapshotFilter::default()).unwrap().len(), 1);
+}
+
 #[test]
 fn any_step_may_fail_or_be_the_last() {
     assert!(crash::set_hook(hook));
@@ -508,6 +529,7 @@ fn any_step_may_fail_or_be_the_last() {
     }
     without_room();
     without_a_session();
+    unasked_without_room();
     assert!(INTERRUPTED.load(Ordering::Relaxed) > 10, "nothing was interrupted");
     let seen = SEEN.lock().unwrap();
     for step in ["conversation-put", "conversation-sync", "untrimmed-copy", "untrimmed-rename"] {

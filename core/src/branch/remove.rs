@@ -102,11 +102,11 @@ impl Workspace {
     }
 
     /// Takes the directory of a branch away before that is written down, on a disk that has no room for it: as of snapshots ([`Workspace::take_off`]), what frees it may
-    /// hold the reserve. Whoever makes something in the branch, or of it, waits for the locks until it is marked. Killed before, it is a branch that is gone.
+    /// hold the reserve. Whoever makes something in the branch, or of it, waits for the branch's own locks until it is marked, and nobody else. Killed before, it is a branch that is gone.
     fn take_away_unmarked(&self, file: &BranchFile, served: &Served, looked_at: bool) -> Result<()> {
         let own = file.own_workspace(&self.engine)?;
+        let _stays = own.as_ref().map(|own| own.lock("stays")).transpose()?;
         let making = own.as_ref().map(|own| own.lock("orphans")).transpose()?;
-        let _registry = self.engine.lock_registry()?;
         if !looked_at {
             self.refuse_made(file, own.as_ref().zip(making.as_ref()))?;
         }
@@ -114,7 +114,11 @@ impl Workspace {
         // It may have been put aside only.
         let _ = self.reclaim_store(&served.name);
         let home = self.engine.home();
-        home.once_there_is_room(self.engine.settings(), || file.save(home)).map_err(|error| {
+        let mark = || {
+            let _registry = self.engine.lock_registry()?;
+            file.save(home)
+        };
+        home.once_there_is_room(self.engine.settings(), mark).map_err(|error| {
             let name = &file.record.name;
             error.context(format!(
                 "the files of the branch {name} are removed, and there is no room yet to write that down"

@@ -457,6 +457,11 @@ fn without_room() {
     assert_eq!(failures(), [""; 0]);
 
     let remove = |force| workspace.remove_branch("b", force).map(drop);
+    // However long that takes, nobody else waits for it.
+    let registry = std::fs::File::open(lab.settings.home.join("lock")).unwrap();
+    *lab.fake.on_destroy.lock().unwrap() = Some(Box::new(move || {
+        rustix::fs::flock(&registry, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+    }));
     assert_eq!(on_full_disk("replace.write", &|| remove(false)), ErrorKind::ResourceExhausted);
     assert_eq!((branch.path.exists(), workspace.branches_looked_at().unwrap()[0].state), (false, BranchState::Gone));
     assert_eq!(failures(), [""; 0]);

@@ -164,35 +164,41 @@ impl Workspace {
     /// made no room: then the providers remove them first. Whoever is killed in between leaves snapshots that `gc` and `rm` find gone. `stays` is held, so nobody comes to need one.
     pub(crate) fn take_off(&self, snapshots: &[SnapshotRecord], by: &str) -> Result<()> {
         match self.say_removed(snapshots, by) {
-            Err(error) if lacks_room(&error) => self.remove_first(snapshots, &|| self.say_removed(snapshots, by)),
+            Err(error) if lacks_room(&error) => self.remove_first(snapshots, by),
             said => said,
         }
     }
 
-    /// Removes one after the other until there is room to `say` so. What one provider cannot do keeps no other from it; once it is said, it is tried again.
-    fn remove_first(&self, snapshots: &[SnapshotRecord], say: &dyn Fn() -> Result<()>) -> Result<()> {
+    /// Removes one after the other until there is room to say so. What one provider cannot do keeps no other from it; once it is said, it is tried again. Who stops it
+    /// keeps those that have not gone.
+    fn remove_first(&self, snapshots: &[SnapshotRecord], by: &str) -> Result<()> {
+        let say = || self.say_removed(snapshots, by);
         let going: Vec<SnapshotId> = snapshots.iter().map(|snapshot| snapshot.id.clone()).collect();
         self.log().name_none_of(&going)?;
         let listed = State::of(self.read_log(None)?).snapshots;
-        let (mut removed, mut failed, mut aside) = (0_usize, None, BTreeSet::new());
+        let (mut gone, mut failed, mut aside) = (Vec::new(), None, BTreeSet::new());
         let reclaim = |aside: &mut BTreeSet<&ProviderName>| {
             std::mem::take(aside).into_iter().for_each(|name| drop(self.reclaim_store(name)));
         };
         for snapshot in snapshots {
-            let outcome = self
-                .serve(&snapshot.provider)
+            let outcome = (self.context().check_cancelled())
+                .and_then(|()| self.serve(&snapshot.provider))
                 .and_then(|served| self.destroy(&served, &snapshot.id, &snapshot.reference, &listed, &self.context()));
             if let Err(error) = outcome {
+                if error.kind == ErrorKind::Cancelled {
+                    let said = gone.is_empty() || self.say_removed(&gone, by).is_ok();
+                    return Err(if said { error } else { unsaid(error, &gone) });
+                }
                 let SnapshotRecord { id, provider, .. } = snapshot;
                 let what = format!("the disk is full, and {provider} could not remove the snapshot {id}");
                 failed.get_or_insert(error.context(what));
                 continue;
             }
-            removed += 1;
+            gone.push(snapshot.clone());
             aside.insert(&snapshot.provider);
             let mut said = say();
             // They may have been put aside only. To look through a store takes long, so that is done seldom.
-            if said.as_ref().is_err_and(lacks_room) && removed.is_power_of_two() {
+            if said.as_ref().is_err_and(lacks_room) && gone.len().is_power_of_two() {
                 reclaim(&mut aside);
                 said = say();
             }
@@ -201,17 +207,13 @@ impl Workspace {
                 said => return said,
             }
         }
-        if removed == 0
+        if gone.is_empty()
             && let Some(error) = failed
         {
             return Err(error);
         }
         reclaim(&mut aside);
-        let gone = text::count(removed, "snapshot is", "snapshots are");
-        let said = self.engine.home().once_there_is_room(self.engine.settings(), say);
-        said.map_err(|error| {
-            error.context(format!("{gone} removed, and there is no room yet to take that off the timeline"))
-        })
+        self.engine.home().once_there_is_room(self.engine.settings(), say).map_err(|error| unsaid(error, &gone))
     }
 
     /// Has the providers remove what is off the timeline.
@@ -298,6 +300,12 @@ pub(crate) fn refuse_shared(
     let is_shared =
         |other: &&SnapshotRecord| other.provider == *provider && other.reference == *reference && other.id != *id;
     listed.iter().find(is_shared).map_or(Ok(()), |other| Err(same_reference(provider, id, &other.id)))
+}
+
+/// Why those that have `gone` are on the timeline still.
+fn unsaid(error: Error, gone: &[SnapshotRecord]) -> Error {
+    let gone = text::count(gone.len(), "snapshot is", "snapshots are");
+    error.context(format!("{gone} removed, and could not be taken off the timeline yet"))
 }
 
 /// Why a snapshot cannot go.

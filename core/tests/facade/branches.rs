@@ -1,5 +1,4 @@
-use crate::lab::{Lab, write};
-use crate::restores::Stop;
+use crate::lab::{Lab, Stop, write};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 

@@ -13,9 +13,9 @@ use ah_core::{
 };
 use ah_plugin_api::{
     Capability, Changes, CloneRequest, Context, ConvertRequest, Converted, Description, DestroyRequest, DiffRequest,
-    Done, Entry, Error, ListRequest, LookupRequest, MountRequest, Place, Probe, ProbeRequest, Provider, ProviderName,
-    ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Reference, RepositoryState, Result, Snapshot, SnapshotRef,
-    SnapshotRequest, UnmountRequest, Usage, UsageRequest, View, WritableClone,
+    Done, Entry, Error, ListRequest, LookupRequest, MountRequest, Observer, Place, Probe, ProbeRequest, Provider,
+    ProviderName, ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Reference, RepositoryState, Result, Snapshot,
+    SnapshotRef, SnapshotRequest, UnmountRequest, Usage, UsageRequest, View, WritableClone,
 };
 
 type Then = Box<dyn FnOnce() + Send>;
@@ -308,6 +308,16 @@ impl Provider for Fake {
     forward! {
         read_dir(ReadDirRequest) -> Vec<Entry>;
         lookup(LookupRequest) -> Vec<Option<Entry>>;
+    }
+}
+
+/// Stops what runs once it is told to.
+#[derive(Default)]
+pub(crate) struct Stop(pub(crate) Arc<AtomicBool>);
+
+impl Observer for Stop {
+    fn cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::lab::{Lab, kinds};
+use crate::lab::{Lab, Stop, kinds};
 use ah_core::{
     Background, BranchOptions, ErrorKind, Event, EventBody, GcOptions, NoticeKind, Observer, RelPath, RestoreOptions,
     RmOptions, SessionName, SnapshotFilter, SnapshotKind, SnapshotOptions, TimelineFilter, UndoOptions,
@@ -519,16 +519,6 @@ fn an_interrupted_undo_of_what_nobody_knows_is_finished_by_a_restore() {
         }
         assert_eq!(fs::read_to_string(lab.path().join("b")).unwrap(), "b edited");
         assert!(lab.open().interrupted().unwrap().is_none(), "{loss}");
-    }
-}
-
-/// Stops what runs once it is told to.
-#[derive(Default)]
-pub(crate) struct Stop(pub(crate) Arc<AtomicBool>);
-
-impl Observer for Stop {
-    fn cancelled(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
     }
 }
 

@@ -15,8 +15,8 @@ use std::collections::BTreeSet;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ah_core::{
@@ -24,7 +24,7 @@ use ah_core::{
     GcOptions, MomentKind, NewMoment, PruneOptions, RelPath, Release, RestoreOptions, RmOptions, SeekOptions,
     SessionName, SnapshotFilter, SnapshotKind, SnapshotOptions, TimelineFilter, UndoOptions, crash,
 };
-use lab::Lab;
+use lab::{Lab, Stop};
 use std::os::fd::AsFd;
 use talk::Talk;
 
@@ -494,6 +494,25 @@ fn without_a_session() {
     assert_ne!(captured(), first);
 }
 
+/// Who stops what makes room keeps what has not gone.
+fn stopped_without_room() {
+    let mut lab = Lab::in_memory();
+    lab.settings.patience = Duration::ZERO;
+    let stop = Stop::default();
+    let stopped = Arc::clone(&stop.0);
+    lab.settings.observer = Arc::new(stop);
+    let ids: Vec<String> = (0..3).map(|n| lab.step("a", &n.to_string()).id.to_string()).collect();
+    let then = Arc::clone(&stopped);
+    *lab.fake.on_destroy.lock().unwrap() = Some(Box::new(move || then.store(true, Ordering::Relaxed)));
+    *PLAN.lock().unwrap() = Plan::FailAt("timeline.append");
+    let error = lab.open().rm(&ids[..2], &RmOptions::default()).unwrap_err();
+    *PLAN.lock().unwrap() = Plan::Nothing;
+    stopped.store(false, Ordering::Relaxed);
+    assert_eq!(error.kind, ErrorKind::Cancelled, "{error:?}");
+    assert!(error.to_string().starts_with("1 snapshot is removed"), "{error:?}");
+    assert_eq!(lab.open().gc(&GcOptions::default()).unwrap().failures.len(), 1);
+}
+
 /// What goes unasked does so once there is room to say so.
 fn unasked_without_room() {
     let mut lab = Lab::in_memory();
@@ -534,6 +553,7 @@ fn any_step_may_fail_or_be_the_last() {
     }
     without_room();
     without_a_session();
+    stopped_without_room();
     unasked_without_room();
     assert!(INTERRUPTED.load(Ordering::Relaxed) > 10, "nothing was interrupted");
     let seen = SEEN.lock().unwrap();

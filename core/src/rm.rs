@@ -173,9 +173,11 @@ impl Workspace {
     /// keeps those that have not gone.
     fn remove_first(&self, snapshots: &[SnapshotRecord], by: &str) -> Result<()> {
         let say = || self.say_removed(snapshots, by);
-        let going: Vec<SnapshotId> = snapshots.iter().map(|snapshot| snapshot.id.clone()).collect();
+        let going: BTreeSet<SnapshotId> = snapshots.iter().map(|snapshot| snapshot.id.clone()).collect();
         self.log().name_none_of(&going)?;
-        let listed = State::of(self.read_log(None)?).snapshots;
+        // Those that go keep none of each other, as once it is said.
+        let mut listed = State::of(self.read_log(None)?).snapshots;
+        listed.retain(|other| !going.contains(&other.id));
         let (mut gone, mut failed, mut aside) = (Vec::new(), None, BTreeSet::new());
         let reclaim = |aside: &mut BTreeSet<&ProviderName>| {
             std::mem::take(aside).into_iter().for_each(|name| drop(self.reclaim_store(name)));

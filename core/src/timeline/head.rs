@@ -173,11 +173,7 @@ impl Head {
 
     /// Whether an event takes away the last snapshot.
     pub(super) fn loses(&self, body: &EventBody) -> bool {
-        matches!(body, EventBody::Remove { snapshots, .. } if self.names_of(snapshots))
-    }
-
-    /// Whether the last snapshot is one of those.
-    pub(super) fn names_of(&self, snapshots: &[SnapshotId]) -> bool {
+        let EventBody::Remove { snapshots, .. } = body else { return false };
         self.snapshot.as_ref().is_some_and(|last| snapshots.contains(&last.id))
     }
 

@@ -5,6 +5,7 @@
 //!
 //! What could not be put on a timeline when it happened (`moments/unlisted`) comes before whatever is put on one next.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -88,10 +89,10 @@ impl Log<'_> {
     }
 
     /// Has the cache name none of those, which are about to be removed before a line says so: what is captured next would be taken for equal to one that is gone.
-    pub(crate) fn name_none_of(&self, snapshots: &[SnapshotId]) -> Result<()> {
+    pub(crate) fn name_none_of(&self, snapshots: &BTreeSet<SnapshotId>) -> Result<()> {
         let _lock = self.lock()?;
         let (cache, mut head) = self.head();
-        if head.names_of(snapshots) {
+        if head.snapshot.as_ref().is_some_and(|last| snapshots.contains(&last.id)) {
             head.snapshot = None;
             cache.write(&head)?;
         }

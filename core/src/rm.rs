@@ -189,7 +189,7 @@ impl Workspace {
             if let Err(error) = outcome {
                 if error.kind == ErrorKind::Cancelled {
                     let said = gone.is_empty() || self.say_removed(&gone, by).is_ok();
-                    return Err(if said { error } else { unsaid(error, &gone) });
+                    return Err(if said { error } else { unsaid(error, &gone, failed) });
                 }
                 let SnapshotRecord { id, provider, .. } = snapshot;
                 let what = format!("the disk is full, and {provider} could not remove the snapshot {id}");
@@ -206,16 +206,15 @@ impl Workspace {
             }
             match said {
                 Err(error) if lacks_room(&error) => {}
-                said => return said,
+                said => return said.map_err(|error| unsaid(error, &gone, failed)),
             }
         }
-        if gone.is_empty()
-            && let Some(error) = failed
-        {
-            return Err(error);
+        if gone.is_empty() {
+            return failed.map_or(Ok(()), Err);
         }
         reclaim(&mut aside);
-        self.engine.home().once_there_is_room(self.engine.settings(), say).map_err(|error| unsaid(error, &gone))
+        let said = self.engine.home().once_there_is_room(self.engine.settings(), say);
+        said.map_err(|error| unsaid(error, &gone, failed))
     }
 
     /// Has the providers remove what is off the timeline.
@@ -261,7 +260,9 @@ impl Workspace {
     ) -> Result<()> {
         refuse_shared(&served.name, id, reference, listed)?;
         served.provider.destroy(&served.place(), &DestroyRequest::Snapshot(reference.clone()), cx)?;
-        background::forget_unsynced(self, id)
+        // A mark that stays, as on a full disk it may, is taken away by who finds nothing to be made durable.
+        let _ = background::forget_unsynced(self, id);
+        Ok(())
     }
 
     /// Takes back a snapshot that was never listed, unless the provider finds by its reference one that is. Also for who is stopped. What stays,
@@ -304,10 +305,12 @@ pub(crate) fn refuse_shared(
     listed.iter().find(is_shared).map_or(Ok(()), |other| Err(same_reference(provider, id, &other.id)))
 }
 
-/// Why those that have `gone` are on the timeline still.
-fn unsaid(error: Error, gone: &[SnapshotRecord]) -> Error {
+/// Why those that have `gone` are on the timeline still, and what `failed` meanwhile.
+fn unsaid(error: Error, gone: &[SnapshotRecord], failed: Option<Error>) -> Error {
     let gone = text::count(gone.len(), "snapshot is", "snapshots are");
-    error.context(format!("{gone} removed, and could not be taken off the timeline yet"))
+    let mut error = error.context(format!("{gone} removed, and could not be taken off the timeline yet"));
+    error.causes.extend(failed.into_iter().flat_map(|failed| std::iter::once(failed.message).chain(failed.causes)));
+    error
 }
 
 /// Why a snapshot cannot go.

@@ -445,6 +445,14 @@ fn without_room() {
     let failures = || workspace.gc(&GcOptions::default()).unwrap().failures;
     let rm = |refs: &[String]| workspace.rm(refs, &RmOptions::default()).map(drop);
 
+    // Neither hides the other: what one could not do, and that another is gone.
+    *PLAN.lock().unwrap() = Plan::FailAt("timeline.append");
+    let fails = Arc::clone(&lab.fake.destroys_fail);
+    *lab.fake.on_destroy.lock().unwrap() = Some(Box::new(move || fails.store(true, Ordering::Relaxed)));
+    let error = rm(&ids[..2]).unwrap_err();
+    assert!(error.message.starts_with("1 snapshot is removed"), "{error:?}");
+    assert!(error.causes.iter().any(|cause| cause == "made to fail"), "{error:?}");
+    lab.fake.destroys_fail.store(false, Ordering::Relaxed);
     assert_eq!(on_full_disk("timeline.append", &|| rm(&ids[..2])), ErrorKind::ResourceExhausted);
     let told = failures();
     assert!(told.len() == 2 && told.iter().all(|one| one.contains("takes it off")), "{told:?}");

@@ -3,7 +3,7 @@
 //! First the timeline says that they are removed, then the provider removes them: what a killed process leaves, `gc` removes, and the hourly run behind snapshots. Providers
 //! may only put them aside; the background's process gives their space back. No lock is held meanwhile.
 //!
-//! Only on a disk that has no room for that line the provider comes first ([`Workspace::take_off`]).
+//! Only on a disk that has no room for that line the provider comes first ([`Workspace::take_off`]), and `stays` is held until that is said.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,7 +47,8 @@ pub struct RmReport {
 }
 
 impl Workspace {
-    /// Removes snapshots: all of those named, or with an error none of them.
+    /// Removes snapshots. All are checked before the first of them goes. What a provider cannot remove is off the timeline all the same; on a disk without room for that line, what has gone
+    /// may be on it still. The error says so.
     ///
     /// # Errors
     /// As [`Workspace::resolve`]; `InvalidArgument` for what a program printed; `FailedPrecondition` if a moment has no snapshot that shows it, inside an agent's own session, in a copy of an `$AH_HOME` that is there, if one is pinned, is needed by a restore that is running, was interrupted or is not on disk or, without

@@ -21,6 +21,8 @@ const RESERVE: usize = 64 << 10;
 const HOOKS_RESERVE: (&str, usize) = ("reserve-hooks", 16 << 10);
 /// Who waits for room looks so often whether it has come.
 const PAUSE: Duration = Duration::from_millis(100);
+/// And has the filesystem bring to disk so often what was removed, which may take long.
+const SYNC: Duration = Duration::from_secs(3);
 
 impl Home {
     /// Keeps room for removals, gc and what a hook has to say, should the disk be full then. Best effort.
@@ -68,16 +70,21 @@ impl Home {
         run()
     }
 
-    /// Does what wants room behind a removal: some filesystems give it back by and by.
+    /// Does what wants room behind a removal: some filesystems give it back by and by. Nothing is begun once patience is over; what takes long by then is
+    /// waited for.
     pub(crate) fn once_there_is_room<T>(&self, settings: &Settings, run: impl Fn() -> Result<T>) -> Result<T> {
         let (since, patience) = (Instant::now(), settings.patience_left());
+        let mut synced: Option<Instant> = None;
         loop {
             match run() {
                 Err(error) if lacks_room(&error) && since.elapsed() < patience && !settings.observer.cancelled() => {}
                 done => return done,
             }
             // As soon as the removal is on disk.
-            let _ = fs::File::open(&self.path).map(rustix::fs::syncfs);
+            if synced.is_none_or(|at| at.elapsed() >= SYNC) {
+                let _ = fs::File::open(&self.path).map(rustix::fs::syncfs);
+                synced = Some(Instant::now());
+            }
             std::thread::sleep(PAUSE);
         }
     }

@@ -30,7 +30,9 @@ impl Home {
         let sizes = std::iter::once(RESERVE).chain(std::iter::repeat(0));
         for (name, size) in RESERVES.into_iter().zip(sizes).chain([HOOKS_RESERVE]) {
             let path = self.path.join(name);
-            if !path.exists() {
+            // An older version kept blanks.
+            let is_blank = || fs::read(&path).is_ok_and(|bytes| bytes.iter().all(|byte| *byte == 0));
+            if !path.exists() || size > 0 && is_blank() {
                 let _ = fsio::replace(&path, &random(size), Durability::Instant);
             }
         }
@@ -106,6 +108,19 @@ pub(crate) fn lacks_room(error: &Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blanks_take_no_room_everywhere_and_are_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::open(&dir.path().join("home"), None).unwrap();
+        let first = home.join(RESERVES[0]);
+        fs::write(&first, vec![0; RESERVE]).unwrap();
+        home.keep_reserve();
+        let kept = fs::read(&first).unwrap();
+        assert!(kept.len() == RESERVE && kept.iter().any(|byte| *byte != 0));
+        home.keep_reserve();
+        assert_eq!(fs::read(&first).unwrap(), kept);
+    }
 
     #[test]
     fn what_is_kept_for_a_full_disk_is_given_up_for_that_alone() {

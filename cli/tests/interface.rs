@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use support::{Ran, User, World, is_root, skip};
+use support::{Ran, World};
 
 const LATIN: &[u8] = b"caf\xe9";
 
@@ -569,35 +569,4 @@ fn a_patch_that_is_looked_at_moves_no_cursor_and_one_that_is_applied_is_as_it_is
     world.write("c", "new");
     let ran = world.run(["agent", "fs", "restore", "@"]);
     assert!(ran.stderr.contains("deleted: c\n"), "{ran:?}");
-}
-
-#[test]
-fn a_directory_of_ones_own_that_is_closed_says_how_to_open_it() {
-    if !is_root() {
-        return skip("needs root, to act as an ordinary user");
-    }
-    let world = World::of(User::Ordinary);
-    world.write("f", "one");
-    world.write("d/f", "one");
-    world.fs(["snapshot"]);
-    let root = world.root();
-    let set = |mode| fs::set_permissions(&root, fs::Permissions::from_mode(mode)).unwrap();
-    let hint = format!("`chmod u+rwx {}`, then repeat `ah agent fs restore @`", root.display());
-    for mode in [0o000, 0o300] {
-        set(mode);
-        let ran = world.run(["agent", "fs", "restore", "@"]);
-        set(0o755);
-        assert!(ran.code == 1 && ran.stderr.contains(&hint), "{mode:o}: {ran:?}");
-    }
-    // Also of what is above; of a stranger's it is not said.
-    let below = root.join("d");
-    let words = ["-C", below.to_str().unwrap(), "agent", "fs", "restore", "@"];
-    set(0o600);
-    let ran = world.run(words);
-    set(0o755);
-    assert!(ran.code == 1 && ran.stderr.contains(&format!("`chmod u+rwx {}`", root.display())), "{ran:?}");
-    std::os::unix::fs::chown(&root, Some(0), Some(0)).unwrap();
-    set(0o700);
-    let ran = world.run(words);
-    assert!(ran.code == 1 && !ran.stderr.contains("chmod"), "{ran:?}");
 }

@@ -270,7 +270,7 @@ mod tests {
                 if let Some(lock) = self.1.lock().unwrap().take() {
                     let mut head = Head { seq: 7, boot: boot_id(), ..long() };
                     head.note_end(&SessionName::main(), 7, true);
-                    HeadFile::open(&self.0).0.write(&head);
+                    HeadFile::open(&self.0).0.write(&head).unwrap();
                     drop(lock);
                 }
                 false

@@ -97,10 +97,10 @@ fn the_record_of_a_branch_is_read_from_its_backup_and_without_one_it_is_told() {
     let backup = record.with_extension("json.bak1");
     let kept = fs::read(&backup).unwrap();
     let nowhere = |path: &Path| symlink("nowhere", path).unwrap();
+    let empty = |path: &Path| fs::write(path, "").unwrap();
+    let damages: [&dyn Fn(&Path); 4] = [&fifo, &folder, &empty, &nowhere];
     // As to the last one, it may be there, and newer.
-    let damages: [(&dyn Fn(&Path), bool); 4] =
-        [(&fifo, true), (&folder, true), (&|path| fs::write(path, "").unwrap(), true), (&nowhere, false)];
-    for (damage, has_backup) in damages {
+    for (damage, has_backup) in damages.into_iter().zip([true, true, true, false]) {
         let _ = fs::remove_dir_all(&record);
         displace(&record, damage);
         fs::write(&backup, &kept).unwrap();

@@ -344,8 +344,11 @@ pub(crate) fn remove_view_folder(path: &Path, home: &Home) -> Result<()> {
 fn sweep_backups(folder: &Path) -> Result<()> {
     for name in fsio::names(folder)? {
         let id = name.strip_suffix(".json.bak1").filter(|id| BranchId::new(*id).is_ok());
-        if id.is_some_and(|id| is_gone(&folder.join(format!("{id}.json")))) {
-            fsio::remove_file(&folder.join(&name))?;
+        let backup = folder.join(&name);
+        // A branch may be called so.
+        let is_dir = backup.symlink_metadata().is_ok_and(|found| found.is_dir());
+        if !is_dir && id.is_some_and(|id| is_gone(&folder.join(format!("{id}.json")))) {
+            fsio::remove_file(&backup)?;
         }
     }
     Ok(())

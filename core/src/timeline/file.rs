@@ -218,7 +218,7 @@ pub(super) fn read(path: &Path, session: &SessionName) -> Result<Contents> {
             }
         }
     }
-    contents.is_last_damaged |= bytes.ends_with(b"\n\n");
+    contents.is_last_damaged |= bytes == b"\n" || bytes.ends_with(b"\n\n");
     Ok(contents)
 }
 

@@ -143,7 +143,8 @@ impl Head {
         Self { seq: self.seq, snapshot: None, boot, ends: self.ends.into_iter().filter_map(on_disk).collect() }
     }
 
-    /// Whether it was written in that run of the machine. Where it is not known which one that is, it may be an earlier one.
+    /// Whether it was written in that run of the machine. Where it is not known which one that is (no `/proc`), it may be an earlier one: then each reader looks
+    /// at the timelines themselves.
     pub(super) fn is_of(&self, boot: &str) -> bool {
         !boot.is_empty() && self.boot == boot
     }

@@ -289,3 +289,14 @@ fn of_an_earlier_run_of_the_machine_only_a_line_that_was_synced_can_be_missing()
     lab.step("a", "3");
     assert_eq!(ends_missing(&lab), 1);
 }
+
+#[test]
+fn a_session_whose_only_line_was_made_blank_misses_none() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let faults = || lab.open().timeline(&TimelineFilter::default()).unwrap().faults;
+    std::fs::write(lab.timeline_file(), "").unwrap();
+    assert_eq!(faults().len(), 1);
+    std::fs::write(lab.timeline_file(), "\n").unwrap();
+    assert_eq!(faults(), []);
+}

@@ -27,11 +27,10 @@ const SYNC: Duration = Duration::from_secs(3);
 impl Home {
     /// Keeps room for removals, gc and what a hook has to say, should the disk be full then. Best effort.
     pub(crate) fn keep_reserve(&self) {
-        let sizes = std::iter::once(RESERVE).chain(std::iter::repeat(0));
-        for (name, size) in RESERVES.into_iter().zip(sizes).chain([HOOKS_RESERVE]) {
+        for (name, size) in reserves() {
             let path = self.path.join(name);
             // An older version kept blanks.
-            let is_blank = || fs::read(&path).is_ok_and(|bytes| bytes.iter().all(|byte| *byte == 0));
+            let is_blank = || fs::read(&path).is_ok_and(|bytes| bytes.iter().all(|byte| *byte == b' '));
             if !path.exists() || size > 0 && is_blank() {
                 let _ = fsio::replace(&path, &random(size), Durability::Instant);
             }
@@ -49,7 +48,10 @@ impl Home {
     /// Why hardly more than what is kept for it can be written on its disk, where that is full; none also where that cannot be tried.
     pub(crate) fn full(&self) -> Option<Error> {
         let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
-        let trial = || fs::File::from(rustix::fs::open(&self.path, flags, Mode::RUSR)?).write_all(&random(RESERVE));
+        // What was given up is room that is spoken for.
+        let given_up = reserves().filter(|(name, _)| !self.path.join(name).exists()).map(|(_, size)| size);
+        let room = random(RESERVE + given_up.sum::<usize>());
+        let trial = || fs::File::from(rustix::fs::open(&self.path, flags, Mode::RUSR)?).write_all(&room);
         let error = Error::from_io(format!("the disk of AH_HOME ({}) is full", self.path.display()), &trial().err()?);
         lacks_room(&error).then_some(error)
     }
@@ -92,6 +94,12 @@ impl Home {
     }
 }
 
+/// All that is given up, with its size in bytes.
+fn reserves() -> impl Iterator<Item = (&'static str, usize)> {
+    let sizes = std::iter::once(RESERVE).chain(std::iter::repeat(0));
+    RESERVES.into_iter().zip(sizes).chain([HOOKS_RESERVE])
+}
+
 /// Filesystems that compress would keep no room for blanks.
 fn random(size: usize) -> Vec<u8> {
     let mut bytes = vec![0; size];
@@ -114,10 +122,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let home = Home::open(&dir.path().join("home"), None).unwrap();
         let first = home.join(RESERVES[0]);
-        fs::write(&first, vec![0; RESERVE]).unwrap();
+        fs::write(&first, vec![b' '; RESERVE]).unwrap();
         home.keep_reserve();
         let kept = fs::read(&first).unwrap();
-        assert!(kept.len() == RESERVE && kept.iter().any(|byte| *byte != 0));
+        assert!(kept.len() == RESERVE && kept.iter().any(|byte| *byte != b' '));
         home.keep_reserve();
         assert_eq!(fs::read(&first).unwrap(), kept);
     }

@@ -268,7 +268,7 @@ fn what_is_done_is_said_where_the_answer_cannot_be_written() {
 
 #[test]
 fn what_is_to_be_known_of_what_was_done_is_said_behind_an_answer_that_nobody_takes() {
-    let world = World::new();
+    let world = World::on_git();
     world.write("f", "old");
     world.fs(["snapshot"]);
     fs::create_dir_all(world.path("home/.claude")).unwrap();

@@ -22,16 +22,22 @@ fn one_of_ten(dir: &str) -> impl Iterator<Item = String> {
     (0..10).map(move |at| format!("{dir}/{at}"))
 }
 
-#[test]
-fn a_directory_that_its_owner_closed_is_named_once_and_opened() {
-    if !is_root() {
-        return skip("needs root, to act as an ordinary user");
-    }
+/// Files of an ordinary user, of which a snapshot holds what was before the last work on them.
+fn worked_on() -> World {
     let world = World::of(User::Ordinary);
     world.use_git();
     one_of_ten("src").for_each(|name| world.write(name, "good"));
     world.fs(["snapshot", "-m", "good"]);
     one_of_ten("src").for_each(|name| world.write(name, "the user's"));
+    world
+}
+
+#[test]
+fn a_directory_that_its_owner_closed_is_named_once_and_opened() {
+    if !is_root() {
+        return skip("needs root, to act as an ordinary user");
+    }
+    let world = worked_on();
     let src = world.root().join("src");
     for mode in [0o000, 0o300, 0o600] {
         set_mode(src.clone(), mode);
@@ -54,11 +60,7 @@ fn files_that_their_owner_closed_are_opened_and_not_lost() {
     if !is_root() {
         return skip("needs root, to act as an ordinary user");
     }
-    let world = World::of(User::Ordinary);
-    world.use_git();
-    one_of_ten("src").for_each(|name| world.write(name, "good"));
-    world.fs(["snapshot", "-m", "good"]);
-    one_of_ten("src").for_each(|name| world.write(name, "the user's"));
+    let world = worked_on();
     one_of_ten("src").for_each(|name| set_mode(world.root().join(name), 0o000));
     let ran = world.run(["agent", "fs", "restore", "good"]);
     assert!(ran.code == 4 && !ran.stderr.contains("--force"), "{ran:?}");

@@ -450,7 +450,7 @@ impl Walk<'_, '_> {
                 // What this user may not read: as its attributes say.
                 Err(error) if error.kind == ErrorKind::PermissionDenied => Ok(a.mtime == b.mtime),
                 // What is damaged is not known to be equal, and says so to who reads it.
-                Err(error) if error.kind == ErrorKind::DataLoss || of_the_disk(&error) => Ok(false),
+                Err(error) if is_unreadable(&error) => Ok(false),
                 answer => answer,
             };
             let equal = a.mode == b.mode && (!self.times || a.mtime == b.mtime) && same()?;
@@ -490,6 +490,11 @@ impl Walk<'_, '_> {
 pub(crate) fn of_the_disk(error: &Error) -> bool {
     let words = [Errno::IO, Errno::BADMSG, Errno::UCLEAN].map(Errno::raw_os_error);
     error.errno.is_some_and(|errno| words.contains(&errno))
+}
+
+/// Whether what a snapshot holds is damaged, or could not be read as it may be.
+pub(crate) fn is_unreadable(error: &Error) -> bool {
+    error.kind == ErrorKind::DataLoss || of_the_disk(error)
 }
 
 /// Writes all of `bytes`.

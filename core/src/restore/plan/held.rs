@@ -4,7 +4,7 @@ use ah_plugin_api::{Entry, EntryKind, ErrorKind, RelPath, Result};
 
 use super::Planner;
 use crate::restore::read_back::cannot_give_back;
-use crate::walk::{Source, same_contents};
+use crate::walk::{Source, is_unreadable, same_contents};
 
 impl Planner<'_> {
     /// Whether the safety snapshot holds the very bytes that are on disk.
@@ -37,10 +37,11 @@ impl Planner<'_> {
 fn unreadable_is_different(answer: Result<bool>) -> Result<bool> {
     match answer {
         Err(error)
-            if matches!(
-                error.kind,
-                ErrorKind::PermissionDenied | ErrorKind::NotFound | ErrorKind::InvalidArgument | ErrorKind::DataLoss
-            ) =>
+            if is_unreadable(&error)
+                || matches!(
+                    error.kind,
+                    ErrorKind::PermissionDenied | ErrorKind::NotFound | ErrorKind::InvalidArgument
+                ) =>
         {
             Ok(false)
         }

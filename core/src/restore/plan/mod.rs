@@ -27,7 +27,7 @@ use super::doors::LeftOpen;
 use super::scope::{Omissions, Scope};
 use super::{Ignores, LeftAlone};
 use crate::diff::not_of_the_work;
-use crate::walk::{self, Shelf, Source, of_the_disk, same_contents};
+use crate::walk::{self, Shelf, Source, is_unreadable, same_contents};
 
 /// What is said of a path that a snapshot has, since all was captured, and does not give to who restores it.
 const UNREADABLE_THEN: &str = "what the snapshot holds of it you may not read";
@@ -468,7 +468,7 @@ impl<'a> Planner<'a> {
             (Some(before), Some(after)) => Ok(before == after),
             _ => match same_contents((self.safety()?, path, before), (self.target, path, after), self.cx) {
                 // What cannot be read is put in place, or that fails.
-                Err(error) if error.kind == ErrorKind::DataLoss || of_the_disk(&error) => Ok(false),
+                Err(error) if is_unreadable(&error) => Ok(false),
                 answer => answer,
             },
         }

@@ -10,7 +10,7 @@ use super::Planner;
 use crate::diff::not_of_the_work;
 use crate::restore::LeftAlone;
 use crate::restore::scope::Scope;
-use crate::walk::{Source, of_the_disk};
+use crate::walk::{Source, is_unreadable};
 
 /// What is said of what its owner can open: then nothing of it is lost.
 pub(in crate::restore) const CLOSED: &str = "it is yours, and closed to you as well";
@@ -71,9 +71,7 @@ impl Planner<'_> {
 
     /// Whether a directory is damaged in one of the snapshots, or one above it.
     fn is_damaged(&self, path: &RelPath) -> Result<bool> {
-        let is_damaged = |side: &Source<'_>| {
-            side.children(path, self.cx).is_err_and(|error| error.kind == ErrorKind::DataLoss || of_the_disk(&error))
-        };
+        let is_damaged = |side: &Source<'_>| side.children(path, self.cx).is_err_and(|error| is_unreadable(&error));
         Ok(is_damaged(self.target) || is_damaged(self.safety()?))
     }
 

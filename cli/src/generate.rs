@@ -110,18 +110,24 @@ fn man(directory: &Path) -> std::io::Result<()> {
     }
     let mut command = helpless(args::command());
     command.build();
-    pages(&command, "ah", directory)
+    let notes = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let codes = notes.lines().find_map(|line| line.strip_prefix("Exit codes: ")).unwrap_or_default();
+    pages(&command, "ah", codes, directory)
 }
 
 /// One page for each command that is shown, named after its whole path, as Git does.
-fn pages(command: &clap::Command, name: &str, directory: &Path) -> std::io::Result<()> {
+fn pages(command: &clap::Command, name: &str, codes: &str, directory: &Path) -> std::io::Result<()> {
     let page = command.clone().name(name.to_owned()).bin_name(name.replace('-', " "));
     let mut text = Vec::new();
     clap_mangen::Man::new(page).title(name.to_uppercase()).manual("ah").render(&mut text)?;
     let text = with_synopsis(command, &with_sections(&String::from_utf8_lossy(&text)));
+    let text = match command.has_subcommands() {
+        true => text,
+        false => format!("{text}.fi\n.SH \"EXIT STATUS\"\n{codes}\n"),
+    };
     fs::write(directory.join(format!("{name}.1")), text)?;
     for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
-        pages(sub, &format!("{name}-{}", sub.get_name()), directory)?;
+        pages(sub, &format!("{name}-{}", sub.get_name()), codes, directory)?;
     }
     Ok(())
 }

@@ -438,6 +438,8 @@ fn help_completions_and_man_pages() {
     assert!(page.contains("ah agent fs restore before"), "examples are in the page");
     assert!(page.contains(r"[\fB\-C\fR \fIDIR\fR]") && page.contains(r"[\-\- \fIPATH\fR...]"), "{page}");
     assert!(page.contains("cow\\-overlay"), "the values of --mode: {page}");
+    let end = &page[page.find(".SH \"EXIT STATUS\"").expect("exit codes are in every command's page")..];
+    assert!(end.contains("3 not found") && end.contains("130 interrupted"), "{end}");
     for entry in fs::read_dir(&folder).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         let text = read(&name);

@@ -1,6 +1,6 @@
 //! What the caller decides: where state lives, which configuration layers there are, clock, ids, providers, who watches.
 //!
-//! Core reads no environment variable and no clock but through this. Files of configuration are read in `config/`.
+//! Core reads no environment variable (but `$PATH`, to say why a program cannot be run) and no clock but through this. Files of configuration are read in `config/`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -22,7 +22,7 @@ contract. A case whose failure was expected does not count; one that passes all 
 Examples:
   ah agent fs check ./target/release/libah_provider_minimal.so
   ah agent fs check ./libah_provider_mine.so --only exact --all
-  ah agent fs check ./libah_provider_mine.so --expect-failure 'exact.mtimes=whole seconds only' --json")]
+  ah agent fs check ./libah_provider_mine.so --expect-failure 'exact.times=whole seconds only' --json")]
 pub(crate) struct CheckArgs {
     /// The library.
     #[arg(value_name = "LIB")]
@@ -117,7 +117,7 @@ pub(crate) fn child(args: &ChildArgs) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::CheckArgs;
-    use clap::Parser;
+    use clap::{CommandFactory, Parser};
 
     #[derive(Debug, Parser)]
     struct Cli {
@@ -131,6 +131,17 @@ mod tests {
         assert_eq!((limit("1"), limit("65535")), (Some(1), Some(u16::MAX)));
         for text in ["0", "65536", "18446744073709551615"] {
             assert_eq!(limit(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_cases_that_the_help_names_exist() {
+        let help = Cli::command().get_after_help().unwrap().to_string();
+        let named: Vec<&str> =
+            help.split("--expect-failure '").skip(1).filter_map(|text| Some(text.split_once('=')?.0)).collect();
+        assert!(!named.is_empty(), "{help}");
+        for case in named {
+            assert!(ah_conformance::all_cases().any(|known| known.id == case), "{case}");
         }
     }
 }

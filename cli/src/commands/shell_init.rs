@@ -12,7 +12,7 @@ use crate::failure::{Exit, Outcome};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The shell prints marks (OSC 133) before and after each command, only in recordings that `ah agent record` makes. Each command that ends becomes a moment, \
-labelled with its line; one that begins with a blank is not told. A recorded bash takes ignoredups out of HISTCONTROL, and does what it \
+labelled with its line; one that begins with a blank gets no label, but the recording shows it. A recorded bash takes ignoredups out of HISTCONTROL, and does what it \
 means itself.
 
 Examples:

@@ -65,7 +65,7 @@ pub(crate) const KEYS: &[ConfigKey] = &[
         "agent.may-remove",
         false,
         Kind::Switch,
-        "whether `rm`, `prune` and `hooks uninstall` are done inside an agent's own session",
+        "whether `rm`, `prune`, `hooks uninstall`, and what loosens retention or trust are done inside an agent's own session",
     ),
     key(
         "branch.carry",

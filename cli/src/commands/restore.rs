@@ -22,7 +22,7 @@ Prints nothing if nothing differs. Equal files are left untouched. Ignored files
 overwritten only with --ignored or when they are named themselves, and are never deleted; nor is anything that the snapshot left out. \
 What is put back has the owner, extended attributes, access list and holes that it had, as far as the snapshot's provider \
 keeps them (git none of these, agentfs no access lists) and you may give them; hard links, flags and capabilities never \
-come back, nor set-id bits if root restores. SEMANTICS.md (installed in share/doc/ah) has it all under \"What comes back by what\". \
+come back, nor set-id bits if root restores. SEMANTICS.md (installed in share/doc/ah/docs) has it all under \"What comes back by what\". \
 Refuses, with exit code 4, where it would destroy what the safety snapshot cannot keep; ends with it where paths are left as they \
 are that could not be changed, or that are damaged in the snapshot: these are named.
 

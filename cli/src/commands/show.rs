@@ -18,7 +18,7 @@ use crate::output::{text, time};
 #[command(after_help = "\
 Lists what the snapshot left out, and why: restore never deletes or overwrites that. Not listed is what a provider keeps of \
 no file at all: git keeps no owners, extended attributes, access lists, hard links, holes and flags, agentfs no access lists \
-and flags. SEMANTICS.md (installed in share/doc/ah) has it under \"What comes back by what\". Of a moment it says what that was, and how exactly the snapshot shows it.
+and flags. SEMANTICS.md (installed in share/doc/ah/docs) has it under \"What comes back by what\". Of a moment it says what that was, and how exactly the snapshot shows it.
 
 Examples:
   ah agent fs show @

@@ -50,7 +50,7 @@ impl Found {
     }
 }
 
-/// `text` with `wanted` in it; the same text if they are there.
+/// `text` with `wanted` in it, each of them once; the same text if they are there.
 pub(super) fn with(agent: Agent, file: &Path, text: &str, wanted: &[Hook]) -> Result<String> {
     let (mark, text) = split(text);
     let (root, aside) = parse(agent, file, text)?;
@@ -70,6 +70,12 @@ pub(super) fn with(agent: Agent, file: &Path, text: &str, wanted: &[Hook]) -> Re
         let list = list.ok_or_else(|| odd(file, &format!("its hooks for {} are not a list", hook.event)))?;
         let mut there = false;
         for entry in entries(&list).into_iter().filter(|entry| entry.command.as_deref().is_some_and(is_ours)) {
+            // As two files that became one leave it: some agents would run both.
+            if there {
+                entry.take_out();
+                changed = true;
+                continue;
+            }
             if entry.command.as_deref() != Some(&hook.command)
                 && let Some(command) = entry.object.get("command")
             {
@@ -101,11 +107,7 @@ pub(super) fn without(agent: Agent, file: &Path, text: &str, former: Option<&str
         let Some(list) = event.array_value() else { continue };
         for entry in entries(&list).into_iter().filter(|entry| entry.command.as_deref().is_some_and(is_ours)) {
             changed = true;
-            entry.object.remove();
-            // A group that held nothing else is ours too.
-            if entry.list.elements().is_empty() && !noted(&entry.list.children()) && !noted(&entry.group.children()) {
-                entry.group.remove();
-            }
+            entry.take_out();
         }
         let empty = list.elements().is_empty() && !noted(&list.children());
         if changed && empty && !event.decoded_name().is_some_and(|name| was_there(&name)) {
@@ -159,6 +161,16 @@ struct Entry {
     object: CstObject,
     command: Option<String>,
     place: (usize, usize),
+}
+
+impl Entry {
+    fn take_out(self) {
+        self.object.remove();
+        // A group that held nothing else is ours too.
+        if self.list.elements().is_empty() && !noted(&self.list.children()) && !noted(&self.group.children()) {
+            self.group.remove();
+        }
+    }
 }
 
 fn entries(event: &CstArray) -> Vec<Entry> {

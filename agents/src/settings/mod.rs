@@ -85,7 +85,7 @@ pub struct Change {
 pub enum Installed {
     /// None of ours.
     No,
-    /// Some of ours, or ones that call another `ah`: `install` brings them up to date.
+    /// Some of ours, two of one event, or ones that call another `ah`: `install` brings them up to date.
     Partly,
     /// All, as `install` would write them.
     Yes,
@@ -234,7 +234,10 @@ pub fn status(target: &Target<'_>) -> Result<Status> {
         Err(error) => status.problem = Some(error),
         Ok(found) => {
             status.others += found.others;
-            let current = wanted.iter().all(|hook| found.ours.iter().any(|ours| calls(target, ours, hook)));
+            let current = wanted.iter().all(|hook| {
+                let mut of_event = found.ours.iter().filter(|ours| ours.event == hook.event);
+                of_event.next().is_some_and(|ours| calls(target, ours, hook)) && of_event.next().is_none()
+            });
             status.installed = match (found.ours.is_empty(), current) {
                 (true, _) => Installed::No,
                 (false, true) => Installed::Yes,

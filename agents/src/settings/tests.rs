@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::*;
 
+mod called;
 mod files;
 
 struct Place {

@@ -29,6 +29,8 @@ pub(super) struct Ours {
     pub(super) command: String,
     /// The `ah` that it calls, where that can be told.
     pub(super) ah: Option<PathBuf>,
+    /// Whether it is called whenever the event comes.
+    pub(super) always: bool,
     pub(super) timeout: Option<u32>,
     pub(super) matcher: Option<String>,
     /// Which group of the event, and which hook of that group.
@@ -42,6 +44,7 @@ impl Found {
             event: hook.event.clone(),
             command: if current { hook.command.clone() } else { String::new() },
             ah: ah.map(Path::to_owned),
+            always: true,
             timeout: None,
             matcher: None,
             place: (0, 0),
@@ -70,8 +73,8 @@ pub(super) fn with(agent: Agent, file: &Path, text: &str, wanted: &[Hook]) -> Re
         let list = list.ok_or_else(|| odd(file, &format!("its hooks for {} are not a list", hook.event)))?;
         let mut there = false;
         for entry in entries(&list).into_iter().filter(|entry| entry.command.as_deref().is_some_and(is_ours)) {
-            // As two files that became one leave it: some agents would run both.
-            if there {
+            // Not for all that it is to be called for, or again, as two files that became one leave it: some agents would run both.
+            if there || !entry.is_always_run() {
                 entry.take_out();
                 changed = true;
                 continue;
@@ -138,12 +141,14 @@ pub(super) fn look(agent: Agent, file: &Path, text: &str) -> Result<Found> {
     for event in hooks.properties() {
         let (Some(list), Some(name)) = (event.array_value(), event.decoded_name()) else { continue };
         for entry in entries(&list) {
+            let always = entry.is_always_run();
             match entry.command.filter(|command| is_ours(command)) {
                 None => found.others += 1,
                 Some(command) => found.ours.push(Ours {
                     event: name.clone(),
                     ah: ah_of(&command),
                     command,
+                    always,
                     timeout: number(&entry.object, "timeout"),
                     matcher: text_of(&entry.group, "matcher"),
                     place: entry.place,
@@ -164,6 +169,16 @@ struct Entry {
 }
 
 impl Entry {
+    /// Whether the agent calls its command whenever the event comes: a matcher, or a condition (`if`, of Claude Code's), lets only some of them through, and
+    /// of another type it is no command.
+    fn is_always_run(&self) -> bool {
+        let for_all = match self.group.get("matcher") {
+            None => true,
+            Some(_) => text_of(&self.group, "matcher").is_some_and(|matcher| matches!(matcher.as_str(), "" | "*")),
+        };
+        for_all && text_of(&self.object, "type").as_deref() == Some("command") && self.object.get("if").is_none()
+    }
+
     fn take_out(self) {
         self.object.remove();
         // A group that held nothing else is ours too.

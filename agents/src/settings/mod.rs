@@ -85,7 +85,7 @@ pub struct Change {
 pub enum Installed {
     /// None of ours.
     No,
-    /// Some of ours, two of one event, or ones that call another `ah`: `install` brings them up to date.
+    /// Some of ours, two of one event, or ones that call another `ah`, or not always: `install` brings them up to date.
     Partly,
     /// All, as `install` would write them.
     Yes,
@@ -340,12 +340,12 @@ fn gone(target: &Target<'_>, ah: &Path) -> Error {
     Error::new(ErrorKind::NotFound, message).with_hint(format!("ah {at}agent hooks install {}{scope}", target.agent))
 }
 
-/// Whether what was found is what is wanted: it may name the same `ah` by another path.
+/// Whether what was found is what is wanted, for all that the event comes for: it may name the same `ah` by another path.
 fn calls(target: &Target<'_>, ours: &json::Ours, hook: &events::Hook) -> bool {
     let named =
         || ours.ah.as_deref().filter(|ah| is_same(ah, target.ah)).and_then(|ah| events::of(target.agent, ah).ok());
     let same = |hook: &events::Hook| ours.event == hook.event && ours.command == hook.command;
-    same(hook) || named().is_some_and(|hooks| hooks.iter().any(same))
+    ours.always && (same(hook) || named().is_some_and(|hooks| hooks.iter().any(same)))
 }
 
 /// Whether both paths lead to one file.

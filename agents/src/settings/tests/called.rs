@@ -26,3 +26,29 @@ fn of_two_hooks_of_ours_in_one_event_one_is_left() {
         assert_eq!((text.matches("ah-hook").count(), text.matches("theirs").count()), (count, count), "{text}");
     }
 }
+
+#[test]
+fn a_hook_that_is_not_always_run_counts_as_none() {
+    const COMMAND: &str = "\"type\": \"command\",";
+    for (from, to, all) in [
+        ("\"hooks\": [", "\"matcher\": \"Write|Edit\", \"hooks\": [", false),
+        ("\"hooks\": [", "\"matcher\": null, \"hooks\": [", false),
+        (COMMAND, "\"type\": \"prompt\",", false),
+        (COMMAND, "\"type\": \"command\", \"if\": \"Bash(git *)\",", false),
+        (COMMAND, "", false),
+        ("\"hooks\": [", "\"matcher\": \"\", \"hooks\": [", true),
+        ("\"hooks\": [", "\"matcher\": \"*\", \"hooks\": [", true),
+    ] {
+        let place = place();
+        let target = Target { ah: Path::new("/bin/sh"), ..place.target(Agent::Claude, Scope::User) };
+        let file = install(&target).unwrap().file;
+        let text = std::fs::read_to_string(&file).unwrap();
+        let (before, after) = text.split_once("\"PostToolUse\": [").unwrap();
+        std::fs::write(&file, format!("{before}\"PostToolUse\": [{}", after.replacen(from, to, 1))).unwrap();
+        let now = status(&target).unwrap();
+        let wanted = if all { Installed::Yes } else { Installed::Partly };
+        assert_eq!((now.installed, now.calls.contains(&"PostToolUse".to_owned())), (wanted, all), "{to}");
+        assert_eq!(install(&target).unwrap().changed, !all, "{to}");
+        assert_eq!((status(&target).unwrap().installed, status(&target).unwrap().calls.len()), (Installed::Yes, 8));
+    }
+}

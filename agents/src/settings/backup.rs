@@ -1,9 +1,9 @@
 //! What a settings file was before the hooks, kept so that it can come back byte for byte.
 //!
 //! Two files a settings file, in a folder of ours: its former contents (`….before`, absent if there was no file), and a record of what was written into it. The
-//! former contents come back only if what was written is still there unchanged.
+//! former contents come back only if what was written is still there unchanged. They may be the only copy of the user's settings, as where the file was lost
+//! since: only once they are back are they removed, and others that take their place leave them beside (`….before-DIGEST`).
 
-use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
@@ -73,16 +73,21 @@ pub(super) fn before(target: &Target<'_>) -> Option<String> {
     Settings::read(&kept(target)?, None).ok()?.text
 }
 
+/// What [`keep`] keeps.
+#[derive(Default)]
+pub(super) struct Kept {
+    /// Where the file as it was before these hooks is; none if there was none.
+    pub(super) before: Option<PathBuf>,
+    /// Where it is as it was before earlier ones, if that is something else.
+    pub(super) beside: Option<PathBuf>,
+}
+
 /// Keeps `former`, which `written` is about to replace. The record comes last: until it is there nothing is restored from what it goes with.
-pub(super) fn keep(target: &Target<'_>, former: Option<&str>, written: &str) -> Result<Option<PathBuf>> {
-    let Some((record, before)) = places(target) else { return Ok(None) };
-    match former {
-        Some(former) => file::write_own(&before, former)?,
-        // What is there is of other hooks, which are gone.
-        None => std::fs::remove_file(&before).or_else(|error| match error.kind() {
-            io::ErrorKind::NotFound => Ok(()),
-            _ => Err(Error::from_io(format!("cannot remove {}", before.display()), &error)),
-        })?,
+pub(super) fn keep(target: &Target<'_>, former: Option<&str>, written: &str) -> Result<Kept> {
+    let Some((record, before)) = places(target) else { return Ok(Kept::default()) };
+    let beside = set_aside(&before, former)?;
+    if let Some(former) = former {
+        file::write_own(&before, former)?;
     }
     let file = place_of(target)?;
     let mut made: Vec<String> = file.ancestors().skip(1).take_while(|dir| !dir.exists()).map(shown).collect();
@@ -95,7 +100,23 @@ pub(super) fn keep(target: &Target<'_>, former: Option<&str>, written: &str) -> 
         Error::new(ErrorKind::Internal, format!("cannot write down what {} was: {error}", file.display()))
     })?;
     file::write_own(&record, &it)?;
-    Ok(former.map(|_| before))
+    Ok(Kept { before: former.map(|_| before), beside })
+}
+
+/// Moves what is kept in `before` out of the way of `other`, unless that is the same.
+fn set_aside(before: &Path, other: Option<&str>) -> Result<Option<PathBuf>> {
+    let Some(text) = Settings::read(before, None)?.text.filter(|text| other != Some(text)) else { return Ok(None) };
+    let beside = beside(before, &text);
+    std::fs::rename(before, &beside)
+        .map_err(|error| Error::from_io(format!("cannot move {} aside", before.display()), &error))?;
+    Ok(Some(beside))
+}
+
+/// A place for `text` beside `before`, and for no other text.
+fn beside(before: &Path, text: &str) -> PathBuf {
+    let mut name = before.as_os_str().to_owned();
+    name.push(format!("-{}", &digest(text.as_bytes())[..12]));
+    name.into()
 }
 
 /// Whether it is written down what was put into the settings.
@@ -117,10 +138,12 @@ pub(super) fn remove_made(target: &Target<'_>) {
     }
 }
 
-/// Removes both, once the settings are what they were.
-pub(super) fn forget(target: &Target<'_>) {
+/// Removes the record, and the former contents if they are what the settings hold again (`put_back`).
+pub(super) fn forget(target: &Target<'_>, put_back: bool) {
     if let Some((record, before)) = places(target) {
         let _ = std::fs::remove_file(record);
-        let _ = std::fs::remove_file(before);
+        if put_back {
+            let _ = std::fs::remove_file(before);
+        }
     }
 }

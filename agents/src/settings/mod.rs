@@ -7,7 +7,7 @@
 //! | Gemini CLI | `~/.gemini/settings.json` | — |
 //! | opencode | a plugin, `~/.config/opencode/plugins/ah.js` | — |
 //!
-//! What others wrote stays as it is, order and comments included. Before a change the file is kept in [`Target::backups`]; if nobody changes it until the
+//! What others wrote stays as it is, order and comments included. Before a change the file is kept in [`Target::backups`], where nothing is removed that may be the only copy; if nobody changes it until the
 //! hooks are taken out, it is put back byte for byte, else only what is ours is taken out: within `hooks` the lines and spaces may then be others. Files are
 //! replaced in one step, with owner, mode, access list and attributes kept; through a symlink if the user's file is one, never through one in a project.
 //! What root makes in a user's folder is that user's.
@@ -74,6 +74,9 @@ pub struct Change {
     /// Where the file as it was before the hooks is kept; `None` if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backup: Option<PathBuf>,
+    /// Where something is kept that was there and is not any more: the file as it was before earlier hooks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aside: Option<PathBuf>,
     /// True if the file is again what it was before [`install`], byte for byte.
     #[serde(default)]
     pub restored: bool,
@@ -143,7 +146,7 @@ pub fn install(target: &Target<'_>) -> Result<Change> {
         text => json::with(target.agent, &place, text.unwrap_or_default(), &wanted)?,
     };
     if settings.text.as_deref() == Some(text.as_str()) {
-        return Ok(Change { file: place, changed: false, backup: backup::kept(target), restored: false });
+        return Ok(Change { file: place, changed: false, backup: backup::kept(target), aside: None, restored: false });
     }
     // What is to come back some day is the file without what is ours.
     let former = match backup::of(target, &settings)? {
@@ -156,7 +159,7 @@ pub fn install(target: &Target<'_>) -> Result<Change> {
     };
     let kept = backup::keep(target, former.as_deref(), &text)?;
     settings.replace(&text)?;
-    Ok(Change { file: place, changed: true, backup: kept, restored: false })
+    Ok(Change { file: place, changed: true, backup: kept.before, aside: kept.beside, restored: false })
 }
 
 /// Takes the hooks out; does nothing if there are none.
@@ -167,33 +170,33 @@ pub fn uninstall(target: &Target<'_>) -> Result<Change> {
     let place = place_of(target)?;
     let settings = file::Settings::read(&place, project_of(target))?;
     let Some(text) = settings.text.as_deref() else {
-        backup::forget(target);
-        return Ok(Change { file: place, changed: false, backup: None, restored: false });
+        backup::forget(target, false);
+        return Ok(Change { file: place, changed: false, backup: backup::kept(target), aside: None, restored: false });
     };
     if let Some(former) = backup::of(target, &settings)? {
-        match former {
-            Some(former) => settings.replace(&former)?,
+        match &former {
+            Some(former) => settings.replace(former)?,
             None => {
                 settings.remove()?;
                 backup::remove_made(target);
             }
         }
-        backup::forget(target);
-        return Ok(Change { file: place, changed: true, backup: None, restored: true });
+        backup::forget(target, former.is_some());
+        return Ok(Change { file: place, changed: true, backup: None, aside: None, restored: true });
     }
     if target.agent == Agent::Opencode {
         let ours = plugin::is_ours(text);
         if ours {
             settings.remove()?;
         }
-        return Ok(Change { file: place, changed: ours, backup: None, restored: false });
+        return Ok(Change { file: place, changed: ours, backup: None, aside: None, restored: false });
     }
     let rest = json::without(target.agent, &place, text, backup::before(target).as_deref())?;
     let changed = rest != text;
     if changed {
         settings.replace(&rest)?;
     }
-    Ok(Change { file: place, changed, backup: backup::kept(target), restored: false })
+    Ok(Change { file: place, changed, backup: backup::kept(target), aside: None, restored: false })
 }
 
 /// Whether hooks were put into these settings from here: of others that stand in them nobody knows who wrote them.

@@ -44,7 +44,7 @@ pub(crate) struct InstallArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Where nobody has changed the settings since, they are what they were before, byte for byte. Else the hooks of `ah` alone go: what others wrote keeps its values, \
-order and comments, but the lines and spaces within `hooks` may be others.
+order and comments, but the lines and spaces within `hooks` may be others. Of settings that were lost meanwhile a copy is kept, and named.
 
 Examples:
   ah agent hooks uninstall claude")]
@@ -106,6 +106,8 @@ struct ChangeBody {
     changed: bool,
     #[serde(with = "text::abs_option", skip_serializing_if = "Option::is_none")]
     backup: Option<PathBuf>,
+    #[serde(with = "text::abs_option", skip_serializing_if = "Option::is_none")]
+    aside: Option<PathBuf>,
     restored: bool,
 }
 
@@ -276,16 +278,20 @@ pub(crate) fn run(app: &App, command: &Hooks) -> Outcome {
 }
 
 fn changed(app: &App, settings: &Settings, agent: Agent, change: Change, done: &str, was: &str) -> Outcome {
-    let Change { file, changed, backup, restored } = change;
+    let Change { file, changed, backup, aside, restored } = change;
     if app.ui.json {
         let scope = settings.scope;
-        let body = ChangeBody { agent, scope, file, changed, backup, restored };
+        let body = ChangeBody { agent, scope, file, changed, backup, aside, restored };
         return Exit::Done.after(app.ui.json_of_act(&ChangeShape { hooks: body }));
     }
     let what = if changed { done } else { was };
     let told = app.ui.line(&format!("{}: {what}, {}", agent.title(), shown::path(&file)));
-    if let Some(backup) = backup.filter(|_| changed) {
+    // Where nothing is to be taken out, too: the settings may be lost.
+    if let Some(backup) = backup {
         app.ui.note(&format!("as it was before: {}", shown::path(&backup)));
+    }
+    if let Some(aside) = aside {
+        app.ui.note(&format!("what was there earlier, and is no more: {}", shown::path(&aside)));
     }
     Exit::Done.after(told)
 }

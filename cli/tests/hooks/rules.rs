@@ -199,6 +199,15 @@ fn hooks_are_put_into_settings_and_taken_out() {
     let done = world.json("hooks", &["agent", "hooks", "uninstall", "claude"]);
     assert_eq!((&done["hooks"]["changed"], &done["hooks"]["restored"]), (&json!(true), &json!(true)));
     assert_eq!(fs::read(&file).unwrap(), before);
+    // Of settings that are lost meanwhile who looks for the hooks hears where they are kept.
+    assert_eq!(world.run(["agent", "hooks", "install", "claude"]).code, 0);
+    fs::remove_file(&file).unwrap();
+    let ran = world.run(["agent", "hooks", "uninstall", "claude"]);
+    let kept = fs::read_dir(world.path("state/backups")).unwrap().map(|it| it.unwrap().path()).collect::<Vec<_>>();
+    let [kept] = &kept[..] else { panic!("{kept:?}") };
+    assert!(ran.stderr.contains(kept.to_str().unwrap()) && fs::read(kept).unwrap() == before, "{ran:?}");
+    let aside = world.json("hooks", &["agent", "hooks", "install", "claude"])["hooks"]["aside"].clone();
+    assert_eq!(fs::read(aside.as_str().unwrap()).unwrap(), before);
     assert_eq!(world.refused(2, &["agent", "hooks", "install", "nobody"]), "invalid-argument");
     fs::write(&file, "{ not json").unwrap();
     assert_eq!(world.refused(4, &["agent", "hooks", "install", "claude"]), "failed-precondition");

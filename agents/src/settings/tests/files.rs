@@ -215,11 +215,41 @@ fn what_was_before_other_hooks_is_not_told_of_these() {
     edit(&file);
     assert!(uninstall(&target).unwrap().backup.is_some());
     std::fs::remove_file(&file).unwrap();
-    assert_eq!(install(&target).unwrap().backup, None);
+    let change = install(&target).unwrap();
+    assert!(change.backup.is_none() && change.aside.is_some());
     edit(&file);
     let change = uninstall(&target).unwrap();
     assert_eq!((change.changed, change.backup), (true, None));
     assert_eq!(std::fs::read_to_string(&file).unwrap().trim(), "{}");
+}
+
+#[test]
+fn what_settings_were_is_kept_when_they_are_lost() {
+    let lose: [&dyn Fn(&Path); 3] =
+        [&|file| std::fs::remove_file(file).unwrap(), &|file| std::fs::write(file, "").unwrap(), &|file| {
+            std::fs::write(file, "{\"theme\": \"dark\"}").unwrap()
+        }];
+    for lose in lose {
+        for taken_out_first in [false, true] {
+            let place = place();
+            let target = place.target(Agent::Claude, Scope::User);
+            let file = place.write(Agent::Claude, THEIRS);
+            install(&target).unwrap();
+            lose(&file);
+            if taken_out_first {
+                for _ in 0..2 {
+                    let change = uninstall(&target).unwrap();
+                    assert_eq!(std::fs::read_to_string(change.backup.unwrap()).unwrap(), THEIRS);
+                }
+            }
+            let kept = install(&target).unwrap().aside.unwrap();
+            for _ in 0..2 {
+                assert!(uninstall(&target).unwrap().restored);
+                assert_eq!(std::fs::read_to_string(&kept).unwrap(), THEIRS);
+                assert!(install(&target).unwrap().aside.is_none());
+            }
+        }
+    }
 }
 
 #[test]

@@ -103,6 +103,14 @@ pub(super) fn keep(target: &Target<'_>, former: Option<&str>, written: &str) -> 
     Ok(Kept { before: former.map(|_| before), beside })
 }
 
+/// Keeps `text`, which stands in the file, is about to go and may be somebody's: a copy of it.
+pub(super) fn keep_beside(target: &Target<'_>, text: &str) -> Result<Option<PathBuf>> {
+    let Some((_, before)) = places(target) else { return Ok(None) };
+    let beside = beside(&before, text);
+    file::write_own(&beside, text)?;
+    Ok(Some(beside))
+}
+
 /// Moves what is kept in `before` out of the way of `other`, unless that is the same.
 fn set_aside(before: &Path, other: Option<&str>) -> Result<Option<PathBuf>> {
     let Some(text) = Settings::read(before, None)?.text.filter(|text| other != Some(text)) else { return Ok(None) };

@@ -74,7 +74,7 @@ pub struct Change {
     /// Where the file as it was before the hooks is kept; `None` if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backup: Option<PathBuf>,
-    /// Where something is kept that was there and is not any more: the file as it was before earlier hooks.
+    /// Where something is kept that was there and is not any more: the file as it was before earlier hooks, or a plugin of ours that somebody had added to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aside: Option<PathBuf>,
     /// True if the file is again what it was before [`install`], byte for byte.
@@ -149,17 +149,22 @@ pub fn install(target: &Target<'_>) -> Result<Change> {
         return Ok(Change { file: place, changed: false, backup: backup::kept(target), aside: None, restored: false });
     }
     // What is to come back some day is the file without what is ours.
+    let mut edited = None;
     let former = match backup::of(target, &settings)? {
         Some(former) => former,
         None => match settings.text.as_deref() {
-            Some(_) if target.agent == Agent::Opencode => None,
+            Some(text) if target.agent == Agent::Opencode => {
+                edited = keep_edited(target, text)?;
+                None
+            }
             Some(text) => Some(json::without(target.agent, &place, text, None)?),
             None => None,
         },
     };
     let kept = backup::keep(target, former.as_deref(), &text)?;
     settings.replace(&text)?;
-    Ok(Change { file: place, changed: true, backup: kept.before, aside: kept.beside, restored: false })
+    let aside = edited.or(kept.beside);
+    Ok(Change { file: place, changed: true, backup: kept.before, aside, restored: false })
 }
 
 /// Takes the hooks out; does nothing if there are none.
@@ -186,10 +191,12 @@ pub fn uninstall(target: &Target<'_>) -> Result<Change> {
     }
     if target.agent == Agent::Opencode {
         let ours = plugin::is_ours(text);
+        let mut aside = None;
         if ours {
+            aside = keep_edited(target, text)?;
             settings.remove()?;
         }
-        return Ok(Change { file: place, changed: ours, backup: None, aside: None, restored: false });
+        return Ok(Change { file: place, changed: ours, backup: None, aside, restored: false });
     }
     let rest = json::without(target.agent, &place, text, backup::before(target).as_deref())?;
     let changed = rest != text;
@@ -197,6 +204,11 @@ pub fn uninstall(target: &Target<'_>) -> Result<Change> {
         settings.replace(&rest)?;
     }
     Ok(Change { file: place, changed, backup: backup::kept(target), aside: None, restored: false })
+}
+
+/// Keeps a plugin of ours that is about to go, unless it is as we write it: somebody may have added to it.
+fn keep_edited(target: &Target<'_>, text: &str) -> Result<Option<PathBuf>> {
+    if plugin::is_unchanged(text) { Ok(None) } else { backup::keep_beside(target, text) }
 }
 
 /// Whether hooks were put into these settings from here: of others that stand in them nobody knows who wrote them.

@@ -32,6 +32,11 @@ pub(super) fn is_ours(text: &str) -> bool {
     text.starts_with(HEAD)
 }
 
+/// Whether it is as it was written by this version: nobody added anything.
+pub(super) fn is_unchanged(text: &str) -> bool {
+    ah_of(text).and_then(|ah| self::text(&ah).ok()).as_deref() == Some(text)
+}
+
 pub(super) fn not_ours(file: &Path) -> Error {
     Error::new(ErrorKind::AlreadyExists, format!("{} is somebody else's plugin", file.display()))
         .with_hint("give it another name, then repeat")

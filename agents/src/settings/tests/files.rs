@@ -1,4 +1,4 @@
-//! What becomes of the file itself: symlinks, owners, attributes.
+//! What becomes of the file itself: symlinks, owners, attributes, and what is kept of it.
 
 use std::os::unix::fs::{MetadataExt as _, chown, lchown, symlink};
 
@@ -199,6 +199,28 @@ fn what_is_no_file_is_refused_at_once_with_a_hint() {
             assert!(error.kind == ErrorKind::FailedPrecondition && error.hint.is_some(), "{error}");
         }
         assert!(!place.backups.exists());
+    }
+}
+
+#[test]
+fn what_somebody_added_to_our_plugin_is_kept() {
+    let place = place();
+    let target = place.target(Agent::Opencode, Scope::User);
+    let added = format!("{}export const Mine = 1\n", plugin::text(target.ah).unwrap());
+    let file = install(&target).unwrap().file;
+    for change in [install, uninstall] {
+        std::fs::write(&file, &added).unwrap();
+        let change = change(&target).unwrap();
+        assert_eq!((change.changed, std::fs::read_to_string(change.aside.unwrap()).unwrap()), (true, added.clone()));
+    }
+    // One that is ours alone is no loss, whether or not it is written down that it is.
+    for unknown in [false, true] {
+        install(&target).unwrap();
+        if unknown {
+            std::fs::remove_dir_all(&place.backups).unwrap();
+        }
+        assert_eq!(install(&Target { ah: Path::new("/bin/sh"), ..target }).unwrap().aside, None);
+        assert_eq!(uninstall(&target).unwrap().aside, None);
     }
 }
 

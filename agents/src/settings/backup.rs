@@ -4,15 +4,17 @@
 //! former contents come back only if what was written is still there unchanged. They may be the only copy of the user's settings, as where the file was lost
 //! since: only once they are back are they removed, and others that take their place leave them beside (`….before-DIGEST`).
 
+use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Error, ErrorKind, Result, text};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statvfs, statx};
 use serde::{Deserialize, Serialize};
 use sha1::{Digest as _, Sha1};
 
 use super::file::{self, Settings};
-use super::{Target, place_of};
+use super::{Target, place_of, project_of};
 
 /// The record. Paths in it are as people read them: they need not be text.
 #[derive(Serialize, Deserialize)]
@@ -26,9 +28,12 @@ struct Record {
     linked: bool,
     /// The SHA-1 of what was written.
     written: String,
-    /// The folders that were made for it, among those above it.
+    /// The folders that were made for it, among those above it; those in a project as they are called there, by older ones in full.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     made: Vec<String>,
+    /// What the project's folder is known by wherever it is; none of the user's settings, nor where it cannot be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    project: Option<String>,
 }
 
 /// One way of writing for each path, and no other path's.
@@ -38,6 +43,49 @@ fn shown(path: &Path) -> String {
 
 fn digest(bytes: &[u8]) -> String {
     Sha1::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What the project's folder is known by, whatever its path. Inodes are used again, so that without a time of birth it cannot be told, and a clone of a
+/// filesystem has both of its origin's.
+fn known_by(target: &Target<'_>) -> Option<String> {
+    let project = project_of(target)?;
+    let wanted = StatxFlags::INO | StatxFlags::BTIME;
+    let found = statx(CWD, project, AtFlags::empty(), wanted).ok()?;
+    let fsid = statvfs(project).ok()?.f_fsid;
+    let born = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME).then_some(found.stx_btime)?;
+    Some(format!("{fsid:x}-{:x}-{}.{:09}", found.stx_ino, born.tv_sec, born.tv_nsec))
+}
+
+/// How a folder that was made is written down.
+fn called(dir: &Path, target: &Target<'_>) -> String {
+    let inside = project_of(target).and_then(|project| dir.strip_prefix(project).ok());
+    shown(inside.filter(|inside| !inside.as_os_str().is_empty()).unwrap_or(dir))
+}
+
+/// The record of a project that was elsewhere when it was written.
+fn of_moved(target: &Target<'_>) -> Option<PathBuf> {
+    let known = known_by(target)?;
+    let prefix = format!("{}-", target.agent);
+    let files = std::fs::read_dir(target.backups).ok()?.flatten();
+    let mut records = files.map(|entry| entry.path()).filter(|path| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with(&prefix) && name.ends_with(".json"))
+    });
+    records.find(|path| read(path).ok().flatten().is_some_and(|record| record.project.as_ref() == Some(&known)))
+}
+
+/// Brings what is kept of a project's settings to where it is looked for, if the project was moved since.
+pub(super) fn follow(target: &Target<'_>) -> Result<()> {
+    let Some((record, before)) = places(target).filter(|(record, _)| !record.exists()) else { return Ok(()) };
+    let Some(former) = of_moved(target) else { return Ok(()) };
+    let fail = |path: &Path, error: io::Error| Error::from_io(format!("cannot move {}", path.display()), &error);
+    // The record goes last: with it all of it is found again.
+    let contents = former.with_extension("before");
+    if contents.exists() {
+        set_aside(&before, None)?;
+        std::fs::rename(&contents, &before).map_err(|error| fail(&contents, error))?;
+    }
+    std::fs::rename(&former, &record).map_err(|error| fail(&former, error))
 }
 
 /// The record's and the former contents' places.
@@ -90,12 +138,14 @@ pub(super) fn keep(target: &Target<'_>, former: Option<&str>, written: &str) -> 
         file::write_own(&before, former)?;
     }
     let file = place_of(target)?;
-    let mut made: Vec<String> = file.ancestors().skip(1).take_while(|dir| !dir.exists()).map(shown).collect();
+    let mut made: Vec<String> =
+        file.ancestors().skip(1).take_while(|dir| !dir.exists()).map(|dir| called(dir, target)).collect();
     if let Some(earlier) = read(&record)?.filter(|earlier| !earlier.existed && made.is_empty()) {
         made = earlier.made;
     }
     let (linked, existed) = (file.is_symlink(), former.is_some());
-    let it = Record { version: 1, file: shown(&file), existed, linked, written: digest(written.as_bytes()), made };
+    let (written, project) = (digest(written.as_bytes()), known_by(target));
+    let it = Record { version: 1, file: shown(&file), existed, linked, written, made, project };
     let it = serde_json::to_string(&it).map_err(|error| {
         Error::new(ErrorKind::Internal, format!("cannot write down what {} was: {error}", file.display()))
     })?;
@@ -129,7 +179,7 @@ fn beside(before: &Path, text: &str) -> PathBuf {
 
 /// Whether it is written down what was put into the settings.
 pub(super) fn is_recorded(target: &Target<'_>) -> bool {
-    places(target).is_some_and(|(record, _)| record.exists())
+    places(target).is_some_and(|(record, _)| record.exists()) || of_moved(target).is_some()
 }
 
 /// Where the former contents are kept.
@@ -141,7 +191,11 @@ pub(super) fn kept(target: &Target<'_>) -> Option<PathBuf> {
 pub(super) fn remove_made(target: &Target<'_>) {
     let Some(record) = places(target).and_then(|(record, _)| read(&record).ok()?) else { return };
     let Ok(file) = place_of(target) else { return };
-    for dir in file.ancestors().skip(1).filter(|dir| record.made.contains(&shown(dir))) {
+    for dir in file
+        .ancestors()
+        .skip(1)
+        .filter(|dir| [called(dir, target), shown(dir)].iter().any(|it| record.made.contains(it)))
+    {
         let _ = std::fs::remove_dir(dir);
     }
 }

@@ -138,6 +138,7 @@ pub fn install(target: &Target<'_>) -> Result<Change> {
     let place = place_of(target)?;
     let wanted = wanted(target)?;
     let settings = file::Settings::read(&place, project_of(target))?;
+    backup::follow(target)?;
     let text = match settings.text.as_deref() {
         Some(text) if target.agent == Agent::Opencode && !plugin::is_ours(text) => {
             return Err(plugin::not_ours(&place));
@@ -174,6 +175,7 @@ pub fn install(target: &Target<'_>) -> Result<Change> {
 pub fn uninstall(target: &Target<'_>) -> Result<Change> {
     let place = place_of(target)?;
     let settings = file::Settings::read(&place, project_of(target))?;
+    backup::follow(target)?;
     let Some(text) = settings.text.as_deref() else {
         backup::forget(target, false);
         return Ok(Change { file: place, changed: false, backup: backup::kept(target), aside: None, restored: false });

@@ -293,3 +293,31 @@ fn a_project_whose_path_is_not_text_is_left_as_it_was() {
     }
     assert_eq!(std::fs::read_dir(&place.backups).unwrap().count(), 0);
 }
+
+#[test]
+fn of_a_project_that_was_moved_the_settings_come_back_as_well() {
+    for before in [None, Some("{\"model\": \"opus\"}")] {
+        let place = place();
+        let moved = place.dir.path().join("moved");
+        let target = place.target(Agent::Claude, Scope::Project);
+        let now = Target { project: Some(&moved), ..target };
+        std::fs::create_dir(&place.project).unwrap();
+        let file = place_of(&target).unwrap();
+        if let Some(before) = before {
+            std::fs::create_dir(file.parent().unwrap()).unwrap();
+            std::fs::write(&file, before).unwrap();
+        }
+        install(&target).unwrap();
+        std::fs::rename(&place.project, &moved).unwrap();
+        // One that came with the same settings is another one.
+        let copy = place.dir.path().join("copy");
+        std::fs::create_dir_all(copy.join(".claude")).unwrap();
+        std::fs::copy(place_of(&now).unwrap(), copy.join(".claude/settings.local.json")).unwrap();
+        assert!(was_installed(&now) && !was_installed(&Target { project: Some(&copy), ..target }));
+        assert!(!install(&now).unwrap().changed && was_installed(&now));
+        assert!(uninstall(&now).unwrap().restored && !was_installed(&now) && !was_installed(&target));
+        assert_eq!(std::fs::read_to_string(place_of(&now).unwrap()).ok().as_deref(), before);
+        assert_eq!(std::fs::read_dir(&moved).unwrap().count(), usize::from(before.is_some()));
+        assert_eq!(std::fs::read_dir(&place.backups).unwrap().count(), 0);
+    }
+}

@@ -22,7 +22,7 @@
 //! the ref is gone, so that a process killed at any point leaves either a whole snapshot or garbage that
 //! [`Store::reclaim`] finds.
 //!
-//! Writing: [`batch`]. Formats: [`pack`], [`delta`], [`loose`], [`refs`], [`layout`]. Order: [`reclaim`], [`merge`], [`usage`].
+//! Writing: [`batch`]. Formats: [`pack`], [`delta`], [`loose`], [`refs`], [`layout`]. Order: [`reclaim`], [`orphans`], [`merge`], [`usage`].
 //! Not here: what the objects mean (`capture`, `tree`).
 
 mod batch;
@@ -35,6 +35,7 @@ mod layout;
 mod lock;
 mod loose;
 mod merge;
+mod orphans;
 mod pack;
 mod reclaim;
 mod refs;

@@ -20,7 +20,7 @@ use super::files::Doing;
 use super::merge::Merge;
 use super::pack::{Finished, Pack};
 use super::refs::Doubt;
-use super::{Store, damage, files, keep, lock, refs, sync};
+use super::{Store, damage, files, keep, lock, orphans, refs, sync};
 
 const GARBAGE: &str = "garbage";
 const WRITING: &str = "writing";
@@ -291,12 +291,24 @@ pub(super) fn run(store: &Store, auto: bool, cx: &Context<'_>) -> Result<Reclaim
         store.refresh()?;
         garbage(store)?
     };
-    tidy_orphans(store, &mut out, cx)?;
     let snapshots = refs::all(&store.folders, cx)?.snapshots.len() as u64;
     let sweep = if auto { is_due(&notes, snapshots) } else { !notes.is_empty() };
+    // Unasked, nobody looks again for these either, once that was given up.
+    let orphans = if auto && notes.last() == Some(&GIVEN_UP) { Vec::new() } else { orphans::find(store)? };
+    let sweep = sweep || !orphans.is_empty();
+    let mut first = if sweep { Some(needed(store, cx)?) } else { None };
+    match &first {
+        Some(Ok(_)) => orphans::tidy(store, &orphans, true, &mut out, cx)?,
+        Some(Err(Doubt::Damage)) => orphans::tidy(store, &orphans, false, &mut out, cx)?,
+        // Whoever comes next can tell.
+        Some(Err(Doubt::Passing)) | None => {}
+    }
     // Whoever publishes meanwhile may need what this does not know of; then it is looked at once more.
     for _ in 0..3 {
-        let looked = if sweep { Some(needed(store, cx)?) } else { None };
+        let looked = match first.take() {
+            None if sweep => Some(needed(store, cx)?),
+            looked => looked,
+        };
         let needed = looked.as_ref().and_then(|looked| looked.as_ref().ok());
         let mut settled = true;
         for mut group in plan(store, auto, needed, cx)? {
@@ -342,47 +354,6 @@ fn tidy(store: &Store) -> Result<()> {
     for hint in files::names(&folders.hints)? {
         if !names.contains(&format!("{hint}.idx")) {
             files::remove(&folders.hints, &hint)?;
-        }
-    }
-    Ok(())
-}
-
-/// Packs without an index.
-fn orphans(store: &Store) -> Result<Vec<String>> {
-    let names: StdSet<String> = files::names(&store.folders.packs)?.into_iter().collect();
-    let is_orphan = |name: &&String| {
-        let stem = name.strip_suffix(".pack").filter(|stem| stem.starts_with("pack-"));
-        stem.is_some_and(|stem| !names.contains(&format!("{stem}.idx")))
-    };
-    Ok(names.iter().filter(is_orphan).cloned().collect())
-}
-
-/// Removes packs without an index, as a removal that was killed leaves them, if every snapshot is whole without them. If not, the index may
-/// be what was lost: then they are set aside.
-fn tidy_orphans(store: &Store, out: &mut Reclaimed, cx: &Context<'_>) -> Result<()> {
-    let seen = orphans(store)?;
-    if seen.is_empty() {
-        return Ok(());
-    }
-    // A git that is working here gives a pack its name a moment before its index.
-    std::thread::sleep(std::time::Duration::from_millis(200));
-    let whole = match needed(store, cx)? {
-        Ok(_) => true,
-        Err(Doubt::Damage) => false,
-        // Whoever comes next can tell.
-        Err(Doubt::Passing) => return Ok(()),
-    };
-    let _guard = store.lock(cx)?;
-    let packs = &store.folders.packs;
-    for orphan in orphans(store)?.into_iter().filter(|orphan| seen.contains(orphan)) {
-        if !whole {
-            files::rename(packs, &orphan, packs, &format!("{orphan}{}", damage::ENDING))?;
-            out.actions.push(format!(
-                "set aside {orphan}{}, which has no index, as snapshots lack what may be in it: give it its name again, and an index by `git index-pack`",
-                damage::ENDING
-            ));
-        } else if files::remove(packs, &orphan)? {
-            out.actions.push(format!("removed {orphan}, which had no index"));
         }
     }
     Ok(())

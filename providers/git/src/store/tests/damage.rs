@@ -151,6 +151,67 @@ fn what_cannot_be_read_for_long_is_given_up() {
     assert!(!f.temp.path().join("garbage").exists());
 }
 
+/// What was said to a person.
+#[derive(Default)]
+struct Said(std::sync::Mutex<Vec<String>>);
+
+impl ah_plugin_api::Observer for Said {
+    fn log(&self, _level: ah_plugin_api::LogLevel, message: &str) {
+        self.0.lock().unwrap().push(message.to_owned());
+    }
+}
+
+/// What a sweep says.
+fn swept(path: &Path, auto: bool) -> Vec<String> {
+    let said = Said::default();
+    open(path).reclaim(auto, &Context::new(&said)).unwrap();
+    said.0.into_inner().unwrap()
+}
+
+/// A pack without an index, as a removal that was killed leaves it.
+fn orphan(path: &Path) -> std::path::PathBuf {
+    let pack = pack_files(path, "pack").remove(0);
+    let orphan = pack.with_file_name(format!("pack-{}.pack", "0".repeat(40)));
+    std::fs::copy(pack, &orphan).unwrap();
+    orphan
+}
+
+#[test]
+fn unasked_nobody_looks_at_everything_for_ever_for_a_pack_without_an_index() {
+    let f = fixture();
+    publish(&f.store, "one", &some_files(3, 0), &[], Durability::Durable).unwrap();
+    let orphan = orphan(f.temp.path());
+    let (file, aside) = (f.temp.path().join("git/refs/ah/snapshots/one"), f.temp.path().join("aside"));
+    std::fs::rename(&file, &aside).unwrap();
+    std::os::unix::fs::symlink(&aside, &file).unwrap();
+    let looked = |auto| swept(f.temp.path(), auto).iter().any(|line| line.contains("so nothing is dropped"));
+    let times = (0..20).take_while(|_| looked(true)).count();
+    assert!((2..20).contains(&times), "{times}");
+    assert!(!looked(true) && looked(false) && orphan.exists());
+    std::fs::rename(&aside, &file).unwrap();
+    swept(f.temp.path(), false);
+    assert!(!orphan.exists() && !f.temp.path().join("garbage").exists());
+}
+
+#[test]
+fn a_sweep_names_what_is_damaged_once() {
+    let f = fixture();
+    publish(&f.store, "one", &some_files(3, 0), &[], Durability::Durable).unwrap();
+    publish(&f.store, "gone", &some_files(3, 9), &[], Durability::Durable).unwrap();
+    f.store.remove_snapshot(&f.store.lock(&Context::quiet()).unwrap(), &id("gone")).unwrap();
+    orphan(f.temp.path());
+    let whole = pack_files(f.temp.path(), "pack");
+    for pack in whole.iter().filter(|pack| pack.with_extension("idx").exists()) {
+        let mut bytes = std::fs::read(pack).unwrap();
+        let end = bytes.len() - 30;
+        bytes[end] ^= 0x55;
+        std::fs::set_permissions(pack, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+        std::fs::write(pack, bytes).unwrap();
+    }
+    let said = swept(f.temp.path(), false);
+    assert_eq!(said.iter().filter(|line| line.contains("so nothing is dropped")).count(), 1, "{said:?}");
+}
+
 #[test]
 fn what_cannot_be_read_at_this_moment_ends_no_sweep_for_good() {
     for file in ["pack", "ref"] {

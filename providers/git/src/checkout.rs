@@ -89,7 +89,7 @@ pub(crate) fn checkout(
         lost: Mutex::default(),
         written: AtomicU64::new(0),
     };
-    let mut reader = Reader::new(store);
+    let mut reader = Reader::new(store, cx);
     let own = reader.own(root)?;
     let at = At::Open(into, Vec::new());
     lock(&work.queue).jobs.push(Job::Dir { at, root: true, node: *root, part: Part::of(options.paths) });
@@ -207,7 +207,7 @@ impl Drop for Working<'_, '_> {
 
 impl Work<'_> {
     fn run(&self) {
-        let mut reader = Reader::new(self.store);
+        let mut reader = Reader::new(self.store, self.cx);
         let mut buffer = Vec::new();
         while let Some(job) = self.next() {
             let working = Working(self);
@@ -353,7 +353,7 @@ impl Work<'_> {
         let size = if shared {
             meta.size
         } else if meta.size <= SMALL {
-            if self.store.read(id, buffer)? != Kind::Blob {
+            if self.store.read(id, buffer, self.cx)? != Kind::Blob {
                 return Err(damaged(format!("the object {id} is no file")));
             }
             write_all(file.as_fd(), buffer).map_err(|e| failed("write", name, e))?;
@@ -378,7 +378,7 @@ impl Work<'_> {
         meta: &FileMeta,
         buffer: &mut Vec<u8>,
     ) -> Result<()> {
-        if self.store.read(id, buffer)? != Kind::Blob || buffer.is_empty() || buffer.contains(&0) {
+        if self.store.read(id, buffer, self.cx)? != Kind::Blob || buffer.is_empty() || buffer.contains(&0) {
             return Err(damaged(format!("the object {id} is no symlink")));
         }
         rustix::fs::symlinkat(buffer.as_slice(), dir, name)

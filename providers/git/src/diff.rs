@@ -24,14 +24,14 @@ pub(crate) fn diff(store: &Store, workspace: Option<&Dir>, request: &DiffRequest
         None
     };
     let root = |side: &Side| match (side, &live) {
-        (Side::Snapshot(reference), _) => tree::open(store, reference).map(|head| head.root),
+        (Side::Snapshot(reference), _) => tree::open(store, reference, cx).map(|head| head.root),
         (Side::Workspace, Some(live)) => Ok(Directory { tree: live.tree, meta: live.meta }),
         (Side::Workspace, None) => Err(Error::new(ErrorKind::Internal, "the workspace was not looked at")),
     };
     let (from, to) = (root(&request.from)?, root(&request.to)?);
     let reader = match &live {
-        Some(live) => Reader::with_live(store, live),
-        None => Reader::new(store),
+        Some(live) => Reader::with_live(store, live, cx),
+        None => Reader::new(store, cx),
     };
     let mut walk = Walk { reader, times: request.times, todo: Vec::new(), changes: Vec::new(), unread: Vec::new() };
     let part = Part::of(&request.paths);

@@ -111,11 +111,11 @@ impl Provider for GitProvider {
 
     fn sync(&self, place: &Place<'_>, request: &SnapshotRef, cx: &Context<'_>) -> Result<Done> {
         let store = self.store(place.store)?;
-        let head = tree::open(&store, &request.snapshot)?;
+        let head = tree::open(&store, &request.snapshot, cx)?;
         if !store.is_durable(&head.manifest.id) {
             store.sync(cx)?;
             // After a power cut, this finds out whether it survived.
-            tree::open(&store, &request.snapshot)?;
+            tree::open(&store, &request.snapshot, cx)?;
         }
         Ok(Done {})
     }
@@ -125,8 +125,9 @@ impl Provider for GitProvider {
         let mut snapshots = Vec::new();
         for (id, commit) in store.snapshots(cx)? {
             cx.check_cancelled()?;
-            match tree::head(&store, &id, &commit).and_then(|head| snapshot_of(&store, &head)) {
+            match tree::head(&store, &id, &commit, cx).and_then(|head| snapshot_of(&store, &head)) {
                 Ok(snapshot) => snapshots.push(snapshot),
+                Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),
                 // Taken away by another process since the refs were read.
                 Err(_) if store.snapshot(&id).is_ok_and(|found| found.is_none()) => {}
                 Err(error) => cx.log(LogLevel::Warn, &format!("the snapshot {id} cannot be read: {error}")),
@@ -136,11 +137,11 @@ impl Provider for GitProvider {
         Ok(snapshots)
     }
 
-    fn stat(&self, place: &Place<'_>, request: &SnapshotRef, _cx: &Context<'_>) -> Result<Snapshot> {
+    fn stat(&self, place: &Place<'_>, request: &SnapshotRef, cx: &Context<'_>) -> Result<Snapshot> {
         let store = self.store(place.store)?;
-        let head = tree::open(&store, &request.snapshot)?;
+        let head = tree::open(&store, &request.snapshot, cx)?;
         let mut snapshot = snapshot_of(&store, &head)?;
-        snapshot.omitted = head.omitted(&store)?;
+        snapshot.omitted = head.omitted(&store, cx)?;
         Ok(snapshot)
     }
 
@@ -181,8 +182,8 @@ impl Provider for GitProvider {
         diff::diff(&*self.store(place.store)?, place.workspace, request, cx)
     }
 
-    fn read_dir(&self, place: &Place<'_>, request: &ReadDirRequest, _cx: &Context<'_>) -> Result<Vec<Entry>> {
-        read::read_dir(&*self.store(place.store)?, request)
+    fn read_dir(&self, place: &Place<'_>, request: &ReadDirRequest, cx: &Context<'_>) -> Result<Vec<Entry>> {
+        read::read_dir(&*self.store(place.store)?, request, cx)
     }
 
     fn read(&self, place: &Place<'_>, request: &ReadRequest, cx: &Context<'_>) -> Result<Entry> {

@@ -10,9 +10,9 @@ use crate::store::Store;
 use crate::tree::{self, Directory, Reader, What, damaged};
 
 /// Answers [`ah_plugin_api::Provider::read_dir`].
-pub(crate) fn read_dir(store: &Store, request: &ReadDirRequest) -> Result<Vec<Entry>> {
-    let head = tree::open(store, &request.snapshot)?;
-    let mut reader = Reader::new(store);
+pub(crate) fn read_dir(store: &Store, request: &ReadDirRequest, cx: &Context<'_>) -> Result<Vec<Entry>> {
+    let head = tree::open(store, &request.snapshot, cx)?;
+    let mut reader = Reader::new(store, cx);
     let What::Dir(directory) = reader.find(&head.root, &request.path)?.ok_or_else(|| no_such_path(&request.path))?
     else {
         return Err(Error::new(ErrorKind::InvalidArgument, format!("{} is not a directory", request.path)));
@@ -27,8 +27,8 @@ pub(crate) fn read_dir(store: &Store, request: &ReadDirRequest) -> Result<Vec<En
 
 /// Answers [`ah_plugin_api::Provider::read`].
 pub(crate) fn read(store: &Store, request: &ReadRequest, output: BorrowedFd<'_>, cx: &Context<'_>) -> Result<Entry> {
-    let head = tree::open(store, &request.snapshot)?;
-    let mut reader = Reader::new(store);
+    let head = tree::open(store, &request.snapshot, cx)?;
+    let mut reader = Reader::new(store, cx);
     let what = reader.find(&head.root, &request.path)?.ok_or_else(|| no_such_path(&request.path))?;
     let (What::File(id, meta) | What::Symlink(id, meta)) = what else {
         return Err(Error::new(ErrorKind::InvalidArgument, format!("{} is a directory", request.path)));
@@ -43,13 +43,13 @@ pub(crate) fn read(store: &Store, request: &ReadRequest, output: BorrowedFd<'_>,
 /// Answers [`ah_plugin_api::Provider::lookup`]. Each distinct directory on the way is read once, however many snapshots
 /// share it.
 pub(crate) fn lookup(store: &Store, request: &LookupRequest, cx: &Context<'_>) -> Result<Vec<Option<Entry>>> {
-    let mut reader = Reader::new(store);
+    let mut reader = Reader::new(store, cx);
     let mut known: HashMap<(usize, Directory), Option<Entry>> = HashMap::new();
     let components: Vec<&[u8]> = request.path.components().collect();
     let mut answers = Vec::with_capacity(request.snapshots.len());
     for reference in &request.snapshots {
         cx.check_cancelled()?;
-        let mut at = What::Dir(tree::open(store, reference)?.root);
+        let mut at = What::Dir(tree::open(store, reference, cx)?.root);
         let mut on_the_way = Vec::new();
         let mut depth = 0;
         let answer = loop {

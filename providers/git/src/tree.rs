@@ -7,7 +7,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ah_plugin_api::{ContentId, Entry, EntryKind, Error, ErrorKind, Omission, Reference, RelPath, Result, SnapshotId};
+use ah_plugin_api::{
+    ContentId, Context, Entry, EntryKind, Error, ErrorKind, Omission, Reference, RelPath, Result, SnapshotId,
+};
 use gix::ObjectId;
 use gix::objs::{Kind, TreeRefIter, tree};
 
@@ -95,28 +97,28 @@ pub(crate) enum What {
 ///
 /// # Errors
 /// `NotFound` if there is none, `DataLoss` if it is damaged.
-pub(crate) fn open(store: &Store, reference: &Reference) -> Result<Head> {
+pub(crate) fn open(store: &Store, reference: &Reference, cx: &Context<'_>) -> Result<Head> {
     let not_found = || Error::new(ErrorKind::NotFound, format!("there is no snapshot {:?}", reference.as_str()));
     let id = SnapshotId::new(reference.as_str()).map_err(|_| not_found())?;
     let commit = store.snapshot(&id)?.ok_or_else(not_found)?;
-    head(store, &id, &commit)
+    head(store, &id, &commit, cx)
 }
 
 /// The head of the snapshot `id`, whose commit is known already.
 ///
 /// # Errors
 /// `DataLoss` if it is damaged, `Unsupported` if a newer version of this provider made it.
-pub(crate) fn head(store: &Store, id: &SnapshotId, commit: &ObjectId) -> Result<Head> {
+pub(crate) fn head(store: &Store, id: &SnapshotId, commit: &ObjectId, cx: &Context<'_>) -> Result<Head> {
     let damaged = |what: &str| damaged(format!("the snapshot {id} is damaged: {what}"));
     if let Some(known) = store.known.head(commit).filter(|known| known.manifest.id == *id) {
         return Ok(Head::clone(&known));
     }
     let mut data = Vec::new();
-    expect(store, commit, Kind::Commit, &mut data)?;
+    expect(store, commit, Kind::Commit, &mut data, cx)?;
     let tree = gix::objs::CommitRefIter::from_bytes(&data, gix::hash::Kind::Sha1)
         .tree_id()
         .map_err(|e| damaged("its commit cannot be read").context(e.to_string()))?;
-    expect(store, &tree, Kind::Tree, &mut data)?;
+    expect(store, &tree, Kind::Tree, &mut data, cx)?;
     let (mut parts, mut found) = ([None; 8], 0);
     let names = [TREE, META, MANIFEST, OMITTED, INDEX, KEPT.as_bytes(), REFS, PROGRESS];
     for entry in TreeRefIter::from_bytes(&data, gix::hash::Kind::Sha1) {
@@ -129,7 +131,7 @@ pub(crate) fn head(store: &Store, id: &SnapshotId, commit: &ObjectId) -> Result<
     let [Some(tree), Some(meta), Some(manifest), omitted, index, kept, refs, progress] = parts else {
         return Err(damaged(&format!("only {found} parts of it are there")));
     };
-    expect(store, &manifest, Kind::Blob, &mut data)?;
+    expect(store, &manifest, Kind::Blob, &mut data, cx)?;
     let version = serde_json::from_slice::<VersionOnly>(&data).map_err(|_| damaged("its manifest cannot be read"))?;
     if version.version > VERSION {
         return Err(Error::new(
@@ -153,10 +155,10 @@ struct VersionOnly {
 
 impl Head {
     /// What was omitted.
-    pub(crate) fn omitted(&self, store: &Store) -> Result<Vec<Omission>> {
+    pub(crate) fn omitted(&self, store: &Store, cx: &Context<'_>) -> Result<Vec<Omission>> {
         let Some(id) = &self.omitted else { return Ok(Vec::new()) };
         let mut data = Vec::new();
-        expect(store, id, Kind::Blob, &mut data)?;
+        expect(store, id, Kind::Blob, &mut data, cx)?;
         let lines = data.split(|&b| b == b'\n').filter(|line| !line.is_empty());
         lines
             .map(|line| serde_json::from_slice(line).map_err(|_| damaged("a list of omitted files cannot be read")))
@@ -230,19 +232,20 @@ type Subdirectories = Vec<(Vec<u8>, ObjectId)>;
 pub(crate) struct Reader<'a> {
     store: &'a Store,
     live: Option<&'a Live>,
+    cx: &'a Context<'a>,
     data: Vec<u8>,
     beside: Vec<u8>,
 }
 
 impl<'a> Reader<'a> {
     /// A reader of the store's snapshots.
-    pub(crate) fn new(store: &'a Store) -> Self {
-        Self { store, live: None, data: Vec::new(), beside: Vec::new() }
+    pub(crate) fn new(store: &'a Store, cx: &'a Context<'a>) -> Self {
+        Self { store, live: None, cx, data: Vec::new(), beside: Vec::new() }
     }
 
     /// A reader that also knows the objects of `live`.
-    pub(crate) fn with_live(store: &'a Store, live: &'a Live) -> Self {
-        Self { live: Some(live), ..Self::new(store) }
+    pub(crate) fn with_live(store: &'a Store, live: &'a Live, cx: &'a Context<'a>) -> Self {
+        Self { live: Some(live), ..Self::new(store, cx) }
     }
 
     fn load(&self, id: &ObjectId, out: &mut Vec<u8>) -> Result<Kind> {
@@ -251,7 +254,7 @@ impl<'a> Reader<'a> {
             out.extend_from_slice(&data);
             return Ok(kind);
         }
-        self.store.read(id, out)
+        self.store.read(id, out, self.cx)
     }
 
     /// A directory's own mode, time and flag, without its entries.
@@ -386,8 +389,8 @@ fn leaf(name: &[u8], kind: EntryKind, id: &ObjectId, meta: &FileMeta) -> Entry {
 }
 
 /// Reads an object that must be of that kind.
-pub(crate) fn expect(store: &Store, id: &ObjectId, kind: Kind, out: &mut Vec<u8>) -> Result<()> {
-    let found = store.read(id, out)?;
+pub(crate) fn expect(store: &Store, id: &ObjectId, kind: Kind, out: &mut Vec<u8>, cx: &Context<'_>) -> Result<()> {
+    let found = store.read(id, out, cx)?;
     if found == kind { Ok(()) } else { Err(damaged(format!("the object {id} is a {found}, not a {kind}"))) }
 }
 

@@ -23,8 +23,8 @@ pub(crate) fn mount(
     request: &MountRequest,
     cx: &Context<'_>,
 ) -> Result<View> {
-    let head = tree::open(store, &request.snapshot)?;
-    let mut reader = Reader::new(store);
+    let head = tree::open(store, &request.snapshot, cx)?;
+    let mut reader = Reader::new(store, cx);
     for path in &request.paths {
         if reader.find(&head.root, path)?.is_none() {
             return Err(no_such_path(path));

@@ -42,26 +42,26 @@ pub(super) fn make(
     notes.extend(put_settings(git.as_fd(), theirs)?);
     let mut refs = Vec::new();
     if let Some(id) = &head.refs {
-        expect(store, id, Kind::Blob, &mut refs)?;
+        expect(store, id, Kind::Blob, &mut refs, cx)?;
     }
     let refs = head.refs.map(|_| &*refs);
     put_head(git.as_fd(), state, refs)?;
     notes.extend(put_refs(git.as_fd(), refs)?);
-    notes.extend(index(store, head, clone, git.as_fd(), &[objects])?);
+    notes.extend(index(store, head, (clone, git.as_fd()), &[objects], cx)?);
     if let Some(id) = &head.progress {
-        notes.extend(put_progress(store, id, git.as_fd())?);
+        notes.extend(put_progress(store, id, git.as_fd(), cx)?);
     }
     Ok(notes)
 }
 
 /// Writes what was in progress, and says what of it does not come along.
-fn put_progress(store: &Store, id: &ObjectId, git: BorrowedFd<'_>) -> Result<Vec<String>> {
+fn put_progress(store: &Store, id: &ObjectId, git: BorrowedFd<'_>, cx: &Context<'_>) -> Result<Vec<String>> {
     let (mut tree, mut text, mut notes) = (Vec::new(), Vec::new(), Vec::new());
-    expect(store, id, Kind::Tree, &mut tree)?;
+    expect(store, id, Kind::Tree, &mut tree, cx)?;
     for entry in TreeRefIter::from_bytes(&tree, gix::hash::Kind::Sha1) {
         let entry = entry.map_err(|_| damaged("what was in progress in the repository cannot be read".to_owned()))?;
         if let Some(name) = progress::is_taken(entry.filename) {
-            expect(store, &entry.oid.to_owned(), Kind::Blob, &mut text)?;
+            expect(store, &entry.oid.to_owned(), Kind::Blob, &mut text, cx)?;
             put(git, name, &text)?;
         } else if let Some(what) = progress::what_is_left(entry.filename) {
             notes.push(format!(
@@ -75,15 +75,15 @@ fn put_progress(store: &Store, id: &ObjectId, git: BorrowedFd<'_>) -> Result<Vec
 fn index(
     store: &Store,
     head: &Head,
-    clone: BorrowedFd<'_>,
-    git: BorrowedFd<'_>,
+    (clone, git): (BorrowedFd<'_>, BorrowedFd<'_>),
     objects: &[OwnedFd],
+    cx: &Context<'_>,
 ) -> Result<Option<String>> {
     let Some(id) = &head.index else { return Ok(None) };
     let mut data = Vec::new();
-    expect(store, id, Kind::Blob, &mut data)?;
+    expect(store, id, Kind::Blob, &mut data, cx)?;
     let written = head.manifest.index_written;
-    let mut files = Files { reader: Reader::new(store), root: head.root, clone, objects, written };
+    let mut files = Files { reader: Reader::new(store, cx), root: head.root, clone, objects, written };
     match adapt(data, &mut files)? {
         Ok(adapted) => put(git, "index", &adapted).map(|()| None),
         Err(bad) => {

@@ -29,7 +29,7 @@ pub(crate) fn clone_snapshot(
     request: &CloneRequest,
     cx: &Context<'_>,
 ) -> Result<WritableClone> {
-    let head = tree::open(store, &request.snapshot)?;
+    let head = tree::open(store, &request.snapshot, cx)?;
     let at = (target, &request.name);
     let ((path, notes), reference) = Build::run(place.store, Kind::Clone, &head.manifest.id, at, cx, |build| {
         let share = place.workspace.map(Share::new);
@@ -43,7 +43,7 @@ pub(crate) fn clone_snapshot(
         let into = build.dir().try_clone().map_err(|e| Error::from_io("cannot keep a folder open", &e))?;
         let settle = checkout(store, &head.root, into, options, cx)?;
         let mut notes = repository(store, &head, place.workspace, build, cx)?;
-        notes.extend(nested(store, &head)?);
+        notes.extend(nested(store, &head, cx)?);
         settle.apply(build.dir())?;
         build.install()?;
         Ok((build.path(), notes))
@@ -52,8 +52,8 @@ pub(crate) fn clone_snapshot(
 }
 
 /// What is to be said of the repositories inside, whose files alone were captured.
-fn nested(store: &Store, head: &Head) -> Result<Option<String>> {
-    let omitted = head.omitted(store)?;
+fn nested(store: &Store, head: &Head, cx: &Context<'_>) -> Result<Option<String>> {
+    let omitted = head.omitted(store, cx)?;
     let mut tops = omitted.iter().filter(|omission| omission.reason == OmitReason::GitDir).map(|it| it.path.parent());
     let Some(first) = tops.next() else { return Ok(None) };
     let first = first.unwrap_or_default();

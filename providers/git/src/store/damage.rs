@@ -15,7 +15,7 @@ use std::collections::{HashMap, HashSet};
 use std::os::fd::AsFd;
 use std::sync::{Arc, PoisonError};
 
-use ah_plugin_api::{Context, LogLevel, Result};
+use ah_plugin_api::{Context, ErrorKind, LogLevel, Result};
 
 use super::files::Doing;
 use super::pack::{Bad, Pack, remake};
@@ -54,22 +54,39 @@ pub(super) enum Look {
 /// Looks at packs in which something was found that is not what was written, and sets aside those that are damaged: at once where
 /// nobody is writing, else when the lock is taken next. Until then this process does not count on them. Whether something can be
 /// found now that could not.
-pub(super) fn suspect(store: &Store, faults: &[(Arc<Pack>, Bad)]) -> bool {
+///
+/// # Errors
+/// `Cancelled`: then they are looked at the next time.
+pub(super) fn suspect(store: &Store, faults: &[(Arc<Pack>, Bad)], cx: &Context<'_>) -> Result<bool> {
     // Nothing is said of a pack where what was read could not be handed on.
     let says_something = |why: &Bad| why.errno.is_none() && !why.to_string().is_empty();
     let packs: Vec<_> = faults.iter().filter(|(_, why)| says_something(why)).map(|(pack, _)| pack).collect();
-    let looks = examine_new(store, packs, &Context::quiet());
-    settle_if(store, &looks)
+    let looks = examine_new(store, packs, cx)?;
+    Ok(settle_if(store, &looks))
 }
 
-fn examine_new<'p>(store: &Store, packs: impl IntoIterator<Item = &'p Arc<Pack>>, cx: &Context<'_>) -> Vec<Look> {
+fn examine_new<'p>(
+    store: &Store,
+    packs: impl IntoIterator<Item = &'p Arc<Pack>>,
+    cx: &Context<'_>,
+) -> Result<Vec<Look>> {
     // One that was set aside, or is to be, was looked at.
     let is_new = |pack: &Pack| {
         !pack.name.ends_with(ENDING)
             && !is_noted(store, &pack.name)
             && suspects(store, |all| all.looked_at.insert(pack.number))
     };
-    packs.into_iter().filter(|pack| is_new(pack)).filter_map(|pack| examine(store, pack, cx).ok()).collect()
+    let mut looks = Vec::new();
+    for pack in packs.into_iter().filter(|pack| is_new(pack)) {
+        match examine(store, pack, cx) {
+            Err(error) if error.kind == ErrorKind::Cancelled => {
+                suspects(store, |all| all.looked_at.remove(&pack.number));
+                return Err(error);
+            }
+            look => looks.extend(look.ok()),
+        }
+    }
+    Ok(looks)
 }
 
 fn settle_if(store: &Store, looks: &[Look]) -> bool {
@@ -82,23 +99,34 @@ fn settle_if(store: &Store, looks: &[Look]) -> bool {
 
 /// Looks at the indexes, those of packs that could not be opened among them, and makes anew what is damaged: with `all` at every
 /// one of them, which reads them whole, else at those of which that is known. Whether something can be found now that could not.
-pub(super) fn mend_indexes(store: &Store, all: bool, cx: &Context<'_>) -> bool {
+///
+/// # Errors
+/// As [`suspect`].
+pub(super) fn mend_indexes(store: &Store, all: bool, cx: &Context<'_>) -> Result<bool> {
     let packs = store.packs();
     let damaged =
         |pack: &&Arc<Pack>| pack.index.is_known_damaged() || all && matches!(pack.index.is_sound(), Ok(false));
-    let mut looks = examine_new(store, packs.packs.iter().chain(&packs.aside).filter(damaged), cx);
+    let mut looks = examine_new(store, packs.packs.iter().chain(&packs.aside).filter(damaged), cx)?;
     for (name, _) in packs.bad.iter().filter(|(_, why)| why.errno.is_none()) {
         // Read once: afterwards it can be opened, or is set aside.
         if files::exists(&store.folders.packs, &format!("{name}.pack"))
             && !is_noted(store, name)
             && suspects(store, |all| all.unopened.insert(name.clone()))
-            && let Ok(index) = remake(store.folders.packs.as_fd(), name, store.number(), cx)
         {
-            looks.push(if index.is_some() { Look::Mended } else { Look::Damaged });
-            note(store, name, index, cx);
+            match remake(store.folders.packs.as_fd(), name, store.number(), cx) {
+                Ok(index) => {
+                    looks.push(if index.is_some() { Look::Mended } else { Look::Damaged });
+                    note(store, name, index, cx);
+                }
+                Err(error) if error.kind == ErrorKind::Cancelled => {
+                    suspects(store, |all| all.unopened.remove(name));
+                    return Err(error);
+                }
+                Err(_) => {}
+            }
         }
     }
-    settle_if(store, &looks)
+    Ok(settle_if(store, &looks))
 }
 
 /// The same of all of them, for who goes by what can be found then.

@@ -160,7 +160,7 @@ impl Store {
     /// `Busy` after that time, `Cancelled`.
     pub(crate) fn lock(&self, cx: &Context<'_>) -> Result<WriteGuard> {
         // Before, so that nobody waits while a pack is read.
-        damage::mend_indexes(self, false, cx);
+        damage::mend_indexes(self, false, cx)?;
         let guard = lock::take(&self.folders.store, cx)?;
         reclaim::find_unfinished(self)?;
         sync::tidy(self)?;
@@ -233,7 +233,12 @@ impl Store {
 
     /// Calls `get` with every place that may have the object, until it likes one; looks for new packs in between, and for damaged indexes
     /// at last.
-    fn search<T>(&self, id: &oid, mut get: impl FnMut(&Pack, u64) -> Result<T, Bad>) -> Result<Option<T>> {
+    fn search<T>(
+        &self,
+        id: &oid,
+        cx: &Context<'_>,
+        mut get: impl FnMut(&Pack, u64) -> Result<T, Bad>,
+    ) -> Result<Option<T>> {
         let mut faults = Vec::new();
         let mut tried = HashSet::new();
         for look in 0..3 {
@@ -241,8 +246,8 @@ impl Store {
                 0 => {}
                 1 => self.refresh()?,
                 _ => {
-                    let mended = damage::suspect(self, &faults);
-                    if !damage::mend_indexes(self, true, &Context::quiet()) && !mended {
+                    let mended = damage::suspect(self, &faults, cx)?;
+                    if !damage::mend_indexes(self, true, cx)? && !mended {
                         break;
                     }
                 }
@@ -255,7 +260,8 @@ impl Store {
                 }
                 match get(pack, at) {
                     Ok(out) => {
-                        damage::suspect(self, &faults);
+                        // Whoever stops here has what they asked for.
+                        let _ = damage::suspect(self, &faults, cx);
                         return Ok(Some(out));
                     }
                     Err(why) => faults.push((Arc::clone(pack), why)),
@@ -285,13 +291,13 @@ impl Store {
         packs.bad.iter().cloned().chain(trouble).collect()
     }
 
-    /// Reads an object whole into `out` (cleared first). Its hash is checked.
+    /// Reads an object whole into `out` (cleared first). Its hash is checked. Where it is damaged or missing, packs are looked at whole.
     ///
     /// # Errors
-    /// `DataLoss` if it is missing or damaged, with the pack's name as a cause. `out` may hold anything then.
-    pub(crate) fn read(&self, id: &oid, out: &mut Vec<u8>) -> Result<Kind> {
+    /// `DataLoss` if it is missing or damaged, with the pack's name as a cause. `Cancelled`. `out` may hold anything then.
+    pub(crate) fn read(&self, id: &oid, out: &mut Vec<u8>, cx: &Context<'_>) -> Result<Kind> {
         let found = self.with_scratch(|scratch| {
-            self.search(id, |pack, at| {
+            self.search(id, cx, |pack, at| {
                 let kind = pack.read((at, u64::MAX), scratch, &self.bases, out)?;
                 if *hash(kind, out) == *id {
                     Ok(kind)
@@ -334,7 +340,7 @@ impl Store {
         let mut failed = None;
         let mut started = false;
         let streamed = self.with_scratch(|scratch| {
-            self.search(id, |pack, at| {
+            self.search(id, cx, |pack, at| {
                 if started {
                     return Err("not tried: part of another copy was written".into());
                 }
@@ -366,11 +372,11 @@ impl Store {
         }
         match streamed {
             Ok(Some(Some(size))) => Ok(size),
-            Err(error) if started => Err(error),
+            Err(error) if started || error.kind == ErrorKind::Cancelled => Err(error),
             // A delta (never of a large object), loose, or damaged.
             _ => {
                 let mut data = Vec::new();
-                self.read(id, &mut data)?;
+                self.read(id, &mut data, cx)?;
                 files::write_all(out, &data).doing(|| "write out an object".to_owned())?;
                 Ok(data.len() as u64)
             }

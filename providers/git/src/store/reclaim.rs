@@ -149,7 +149,7 @@ pub(super) fn mark(
 ) -> Result<Option<ObjectId>> {
     let mut data = Vec::new();
     let bad = |id: ObjectId| files::damaged(format!("object {id} of the store is not what it should be"));
-    if store.read(&commit, &mut data)? != Kind::Commit {
+    if store.read(&commit, &mut data, cx)? != Kind::Commit {
         return Err(bad(commit));
     }
     let root = CommitRefIter::from_bytes(&data, gix::hash::Kind::Sha1).tree_id().map_err(|_| bad(commit))?;
@@ -161,7 +161,7 @@ pub(super) fn mark(
             continue;
         }
         cx.check_cancelled()?;
-        if store.read(&tree, &mut data)? != Kind::Tree {
+        if store.read(&tree, &mut data, cx)? != Kind::Tree {
             return Err(bad(tree));
         }
         for entry in TreeRefIter::from_bytes(&data, gix::hash::Kind::Sha1) {
@@ -186,21 +186,21 @@ pub(super) fn mark(
 pub(super) fn is_whole(store: &Store, commit: ObjectId, cx: &Context<'_>) -> Result<bool> {
     let mut live = HashSet::default();
     match mark(store, commit, &HashSet::default(), &mut live, cx) {
-        Ok(_) => Ok(missing(store, &live)?.is_none()),
+        Ok(_) => Ok(missing(store, &live, cx)?.is_none()),
         Err(error) if error.kind == ErrorKind::DataLoss => Ok(false),
         Err(error) => Err(error),
     }
 }
 
 /// An object that is not there, if there is one. Looks them up; what is damaged is found when it is read.
-fn missing(store: &Store, live: &HashSet<ObjectId>) -> Result<Option<ObjectId>> {
+fn missing(store: &Store, live: &HashSet<ObjectId>, cx: &Context<'_>) -> Result<Option<ObjectId>> {
     let mut data = Vec::new();
     for id in live {
         if store.look_for(id)? {
             continue;
         }
         // It may be whole in a damaged pack.
-        match store.read(id, &mut data) {
+        match store.read(id, &mut data, cx) {
             Ok(_) => {}
             Err(error) if error.kind == ErrorKind::DataLoss => return Ok(Some(*id)),
             Err(error) => return Err(error),
@@ -219,7 +219,7 @@ struct Needed {
 
 /// In doubt, everything may be needed.
 fn needed(store: &Store, cx: &Context<'_>) -> Result<Result<Needed, Doubt>> {
-    damage::mend_indexes(store, true, cx);
+    damage::mend_indexes(store, true, cx)?;
     let refs::All { mut snapshots, unreadable } = refs::all(&store.folders, cx)?;
     if let Some(doubt) = unreadable {
         cx.log(LogLevel::Warn, "a snapshot's ref cannot be read, so nothing is dropped");
@@ -243,7 +243,7 @@ fn needed(store: &Store, cx: &Context<'_>) -> Result<Result<Needed, Doubt>> {
             }
         }
     }
-    if let Some(object) = missing(store, &out.live)? {
+    if let Some(object) = missing(store, &out.live, cx)? {
         let id = who_needs(store, &snapshots, object, cx)?.map_or("?", SnapshotId::as_str);
         let message = format!(
             "snapshot {id} lacks the object {object}, so nothing is dropped; `ah agent fs rm {id}` takes it away, and `ah agent fs gc` then gives space back"
@@ -327,7 +327,7 @@ pub(super) fn run(store: &Store, auto: bool, cx: &Context<'_>) -> Result<Reclaim
         if let Some(needed) = needed {
             let _guard = store.lock(cx)?;
             if fresh_needs(store, needed, cx)?.is_some() {
-                keep::sweep(store, &needed.kept, &mut out)?;
+                keep::sweep(store, &needed.kept, &mut out, cx)?;
                 settle_garbage(store, notes.len())?;
             }
         } else if let Some(Err(doubt)) = looked

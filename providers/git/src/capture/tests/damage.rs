@@ -55,12 +55,12 @@ fn what_a_damaged_pack_held_is_captured_again_once_it_is_met() {
     bench.take_and_compare();
     flip_in_the_middle(bench.packs(".pack").first().unwrap());
     bench.reopen();
-    let error = bench.store.read(&blob(&noise(1)), &mut Vec::new()).unwrap_err();
+    let error = bench.store.read(&blob(&noise(1)), &mut Vec::new(), &Context::quiet()).unwrap_err();
     assert_eq!(error.kind, ErrorKind::DataLoss);
     assert_eq!((bench.packs(".pack").len(), bench.packs(".damaged").len()), (0, 2));
     // What is whole in it is still there, and nothing counts on that.
     let mut small = Vec::new();
-    bench.store.read(&blob("small"), &mut small).unwrap();
+    bench.store.read(&blob("small"), &mut small, &Context::quiet()).unwrap();
     assert_eq!(small, b"small");
     assert!(!bench.store.contains(&blob("small")));
 
@@ -163,7 +163,7 @@ fn what_no_pack_has_is_captured_again_once_it_is_missed() {
         bench.write("other", round);
         bench.settle();
         bench.take();
-        let read = bench.store.read(&blob("small"), &mut Vec::new());
+        let read = bench.store.read(&blob("small"), &mut Vec::new(), &Context::quiet());
         assert_eq!(read.is_ok(), round == "2", "nothing tells before it is read");
     }
     bench.reopen();

@@ -106,7 +106,7 @@ impl Bench {
 
     fn object(&self, id: &gix::oid) -> (Kind, Vec<u8>) {
         let mut data = Vec::new();
-        let kind = self.store.read(id, &mut data).unwrap();
+        let kind = self.store.read(id, &mut data, &Context::quiet()).unwrap();
         (kind, data)
     }
 

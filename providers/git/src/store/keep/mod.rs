@@ -338,7 +338,7 @@ pub(super) fn populate(
     objects: BorrowedFd<'_>,
     cx: &Context<'_>,
 ) -> Result<Option<Vec<u8>>> {
-    let list = read_list(store, kept)?;
+    let list = read_list(store, kept, cx)?;
     for name in ["info", "pack"] {
         files::make_dir(objects, name)?;
     }
@@ -383,19 +383,19 @@ pub(super) fn populate(
     Ok((!shallow.is_empty()).then_some(shallow))
 }
 
-fn read_list(store: &Store, kept: &oid) -> Result<List> {
+fn read_list(store: &Store, kept: &oid, cx: &Context<'_>) -> Result<List> {
     let mut data = Vec::new();
-    store.read(kept, &mut data)?;
+    store.read(kept, &mut data, cx)?;
     List::decode(&data).ok_or_else(|| files::damaged(format!("the list {kept} of kept objects is damaged")))
 }
 
 /// Removes what is on none of the lists `kept`. The caller has the lock.
-pub(super) fn sweep(store: &Store, kept: &HashSet<ObjectId>, out: &mut Reclaimed) -> Result<()> {
+pub(super) fn sweep(store: &Store, kept: &HashSet<ObjectId>, out: &mut Reclaimed, cx: &Context<'_>) -> Result<()> {
     let keep = &store.folders.keep;
     let mut needed = List::default();
     for id in kept {
         // A list that cannot be read may name anything: then nothing is removed.
-        let Ok(list) = read_list(store, id) else { return Ok(()) };
+        let Ok(list) = read_list(store, id, cx) else { return Ok(()) };
         needed.packs.extend(list.packs);
         needed.loose.extend(list.loose);
     }

@@ -35,7 +35,7 @@ fn damage_is_named_and_harms_nothing_else() {
         let store = open(f.temp.path());
         let mut data = Vec::new();
         for ((_, id), (_, wanted)) in first.iter().zip(some_files(2, 0)) {
-            match store.read(id, &mut data) {
+            match store.read(id, &mut data, &Context::quiet()) {
                 Ok(_) => assert_eq!(data, wanted),
                 Err(error) => {
                     assert_eq!(error.kind, ErrorKind::DataLoss);
@@ -50,7 +50,7 @@ fn damage_is_named_and_harms_nothing_else() {
         put(&good[..cut]);
         let store = open(f.temp.path());
         for (_, id) in &first {
-            if let Err(error) = store.read(id, &mut Vec::new()) {
+            if let Err(error) = store.read(id, &mut Vec::new(), &Context::quiet()) {
                 assert_eq!(error.kind, ErrorKind::DataLoss);
             }
         }
@@ -103,7 +103,7 @@ fn what_did_not_survive_goes_also_where_it_was_set_aside_first() {
     let busy = crate::store::lock::take(&f.store.folders.store, &Context::quiet()).unwrap();
     let store = open(f.temp.path());
     drop(busy);
-    store.read(&entries[0].1, &mut Vec::new()).unwrap_err();
+    store.read(&entries[0].1, &mut Vec::new(), &Context::quiet()).unwrap_err();
     assert_eq!(pack_files(f.temp.path(), "damaged").len(), 2);
     drop(store.lock(&Context::quiet()).unwrap());
     assert!(store.snapshot(&id("torn")).unwrap().is_none());
@@ -267,7 +267,10 @@ fn what_cannot_be_read_at_this_moment_is_not_dropped() {
         let store = open(f.temp.path());
         let error = store.lock(&Context::quiet()).unwrap_err();
         assert_ne!(error.kind, ErrorKind::DataLoss, "{error:?}");
-        assert_ne!(store.read(&entries[0].1, &mut Vec::new()).unwrap_err().kind, ErrorKind::DataLoss);
+        assert_ne!(
+            store.read(&entries[0].1, &mut Vec::new(), &Context::quiet()).unwrap_err().kind,
+            ErrorKind::DataLoss
+        );
         assert!(store.snapshot(&id("one")).unwrap().is_some() && !store.is_durable(&id("one")));
         std::fs::rename(&aside, &file).unwrap();
     }
@@ -371,6 +374,29 @@ fn large_files_can_be_cancelled_at_any_piece() {
 }
 
 #[test]
+fn looking_at_a_damaged_pack_can_be_cancelled_and_is_done_the_next_time() {
+    let f = fixture();
+    let entries = publish(&f.store, "one", &some_files(3, 0), &[], Durability::Durable).unwrap();
+    let path = pack_files(f.temp.path(), "pack").remove(0);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[30] ^= 0x55;
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    std::fs::write(&path, bytes).unwrap();
+    let store = open(f.temp.path());
+    let read = |cx: &Context<'_>| {
+        let all = entries.iter().map(|(_, id)| store.read(id, &mut Vec::new(), cx).map(drop));
+        all.collect::<ah_plugin_api::Result<Vec<()>>>().unwrap_err()
+    };
+    let stopped = read(&Context::new(&CancelAt(0.into())));
+    assert_eq!((stopped.kind, path.exists()), (ErrorKind::Cancelled, true));
+    let said = Said::default();
+    assert_eq!(read(&Context::new(&said)).kind, ErrorKind::DataLoss);
+    assert!(path.with_extension("pack.damaged").exists());
+    let said = said.0.into_inner().unwrap();
+    assert!(said.iter().any(|line| line.contains("is damaged; it is set aside")), "{said:?}");
+}
+
+#[test]
 fn a_file_that_cannot_be_read_is_no_fault_of_the_store() {
     let f = fixture();
     let path = f.temp.path().join("file");
@@ -447,7 +473,7 @@ fn a_pack_that_is_damaged_with_its_index_is_read_once_and_set_aside() {
     assert!(mine.with_extension("pack.damaged").exists() && mine.with_extension("idx.damaged").exists());
     let store = open(f.temp.path());
     assert!(store.packs().bad.is_empty());
-    let error = store.read(&lost[0].1, &mut Vec::new()).unwrap_err();
+    let error = store.read(&lost[0].1, &mut Vec::new(), &Context::quiet()).unwrap_err();
     let name = mine.file_name().unwrap().to_str().unwrap();
     assert!(error.kind == ErrorKind::DataLoss && error.causes.iter().any(|cause| cause.contains(name)), "{error:?}");
     check(&store, "two", &some_files(2, 9), &second);

@@ -292,7 +292,7 @@ fn a_damaged_pack_does_not_keep_the_others_from_being_merged() {
     for n in [0, 1, 3, 4] {
         check(&store, &format!("s{n}"), &all[n].0, &all[n].1);
     }
-    assert!(all[2].1.iter().any(|(_, id)| store.read(id, &mut Vec::new()).is_err()));
+    assert!(all[2].1.iter().any(|(_, id)| store.read(id, &mut Vec::new(), &Context::quiet()).is_err()));
     store.remove_snapshot(&store.lock(&Context::quiet()).unwrap(), &id("s2")).unwrap();
     store.reclaim(false, &Context::quiet()).unwrap();
     store.reclaim(false, &Context::quiet()).unwrap();
@@ -325,7 +325,7 @@ fn large_files_that_change_a_little_are_merged_into_little() {
     let after = f.store.disk_usage().unwrap();
     assert!(after < before / 2, "{after} {before}");
     for blob in blobs {
-        f.store.read(&blob, &mut Vec::new()).unwrap();
+        f.store.read(&blob, &mut Vec::new(), &Context::quiet()).unwrap();
     }
     fsck(f.temp.path());
 }

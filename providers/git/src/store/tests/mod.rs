@@ -120,7 +120,7 @@ fn check(store: &Store, name: &str, files: &[(String, Vec<u8>)], entries: &[(Str
     assert!(store.snapshot(&id(name)).unwrap().is_some());
     let mut data = Vec::new();
     for ((_, wanted), (_, id)) in files.iter().zip(entries) {
-        assert_eq!(store.read(id, &mut data).unwrap(), Kind::Blob);
+        assert_eq!(store.read(id, &mut data, &Context::quiet()).unwrap(), Kind::Blob);
         assert_eq!(&data, wanted);
     }
 }
@@ -168,7 +168,7 @@ fn large_files_are_streamed() {
     batch.publish(&id("large"), commit, Durability::Durable).unwrap();
     drop(guard);
     let mut back = Vec::new();
-    f.store.read(&blob, &mut back).unwrap();
+    f.store.read(&blob, &mut back, &Context::quiet()).unwrap();
     assert!(back == data);
     let out = std::fs::File::create(f.temp.path().join("out")).unwrap();
     assert_eq!(f.store.read_to(&blob, out.as_fd(), &Context::quiet()).unwrap(), size);

@@ -3,6 +3,7 @@
 //! A kind says what the *caller may do*; the message is for people and no code branches on it. Errors of a provider's
 //! own are translated to this type at its edge, in one exhaustive `match`.
 
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 /// Shorthand for a result of the contract.
@@ -103,6 +104,19 @@ impl Error {
             "free some space, then repeat: {which}; `ah agent fs prune` removes old snapshots, `ah agent fs rm` branches, and `ah agent fs gc` gives back what was removed before"
         );
         this.with_hint(hint)
+    }
+
+    /// Whether the system could not read, for damage or for trouble that passes: it has one word for both.
+    #[must_use]
+    pub fn is_of_the_disk(&self) -> bool {
+        let words = [Errno::IO, Errno::BADMSG, Errno::UCLEAN].map(Errno::raw_os_error);
+        self.errno.is_some_and(|errno| words.contains(&errno))
+    }
+
+    /// Whether what was to be read is damaged, or could not be read as it may be.
+    #[must_use]
+    pub fn is_unreadable(&self) -> bool {
+        self.kind == ErrorKind::DataLoss || self.is_of_the_disk()
     }
 
     /// Puts what was being done in front; the former message becomes the first cause.

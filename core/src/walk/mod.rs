@@ -415,18 +415,18 @@ struct Walk<'a, 'c> {
     pass_over: &'a dyn Fn(&RelPath) -> bool,
     cx: &'a Context<'c>,
     changes: Vec<Change>,
-    /// Directories that may not be looked into on one side, and paths asked for that are in such.
+    /// Directories that cannot be looked into on one side, and paths asked for that are in such.
     unread: Vec<RelPath>,
     seen: u64,
 }
 
 impl Walk<'_, '_> {
-    /// One of the paths asked for, which may lie where this user may not look.
+    /// One of the paths asked for, which may lie where nobody can look.
     fn top(&mut self, path: &RelPath) -> Result<()> {
         let both = self.from.entry(path, self.cx).and_then(|before| Ok((before, self.to.entry(path, self.cx)?)));
         match both {
             Ok((before, after)) => self.pair(path, before, after),
-            Err(error) if error.kind == ErrorKind::PermissionDenied => {
+            Err(error) if error.kind == ErrorKind::PermissionDenied || error.is_unreadable() && !path.is_root() => {
                 self.unread.push(path.clone());
                 Ok(())
             }
@@ -444,13 +444,25 @@ impl Walk<'_, '_> {
             return Ok(());
         }
         let is_dir = |entry: &Option<Entry>| entry.as_ref().is_some_and(|entry| entry.kind == EntryKind::Dir);
-        let (from_dir, to_dir) = (is_dir(&before), is_dir(&after));
+        let list = |side: &Source<'_>, is_dir: bool| match is_dir.then(|| side.children(path, self.cx)).transpose() {
+            Err(error) if error.kind == ErrorKind::PermissionDenied => Ok(None),
+            entries => entries.map(|entries| Some(entries.unwrap_or_default())),
+        };
+        let listed = list(self.from, is_dir(&before)).and_then(|from| Ok((from, list(self.to, is_dir(&after))?)));
+        let listed = match listed {
+            // Nothing goes, and nothing makes room, for a directory of which nobody knows what is in it.
+            Err(error) if error.is_unreadable() && !path.is_root() => {
+                self.unread.push(path.clone());
+                return Ok(());
+            }
+            listed => listed?,
+        };
         if let (Some(a), Some(b)) = (&before, &after) {
             let same = || match same_contents((self.from, path, a), (self.to, path, b), self.cx) {
                 // What this user may not read: as its attributes say.
                 Err(error) if error.kind == ErrorKind::PermissionDenied => Ok(a.mtime == b.mtime),
                 // What is damaged is not known to be equal, and says so to who reads it.
-                Err(error) if is_unreadable(&error) => Ok(false),
+                Err(error) if error.is_unreadable() => Ok(false),
                 answer => answer,
             };
             let equal = a.mode == b.mode && (!self.times || a.mtime == b.mtime) && same()?;
@@ -460,13 +472,8 @@ impl Walk<'_, '_> {
         } else if before.is_some() || after.is_some() {
             self.changes.push(Change { path: path.clone(), before, after });
         }
-        let list = |side: &Source<'_>, is_dir: bool| match is_dir.then(|| side.children(path, self.cx)).transpose() {
-            Err(error) if error.kind == ErrorKind::PermissionDenied => Ok(None),
-            entries => entries.map(|entries| Some(entries.unwrap_or_default())),
-        };
-        let (before, after) = (list(self.from, from_dir)?, list(self.to, to_dir)?);
         // What this user may not look into on one side is not known to differ from the other.
-        let (Some(before), Some(after)) = (before, after) else {
+        let (Some(before), Some(after)) = listed else {
             self.unread.push(path.clone());
             return Ok(());
         };
@@ -484,17 +491,6 @@ impl Walk<'_, '_> {
             self.pair(&path.join(&name)?, a, b)?;
         }
     }
-}
-
-/// Whether the system could not read, for damage or for trouble that passes: it has one word for both.
-pub(crate) fn of_the_disk(error: &Error) -> bool {
-    let words = [Errno::IO, Errno::BADMSG, Errno::UCLEAN].map(Errno::raw_os_error);
-    error.errno.is_some_and(|errno| words.contains(&errno))
-}
-
-/// Whether what a snapshot holds is damaged, or could not be read as it may be.
-pub(crate) fn is_unreadable(error: &Error) -> bool {
-    error.kind == ErrorKind::DataLoss || of_the_disk(error)
 }
 
 /// Writes all of `bytes`.

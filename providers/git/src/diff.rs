@@ -1,7 +1,8 @@
 //! Differences between two snapshots, or a snapshot and the workspace.
 //!
 //! A directory that is the same object on both sides is not looked into, so the cost grows with what differs. The
-//! workspace's side is what a snapshot taken now would hold: what would be omitted is not there. A directory that is damaged is told as one that cannot be looked into.
+//! workspace's side is what a snapshot taken now would hold: what would be omitted is not there. A directory that is damaged, or that the disk does not give, is told as one that cannot be
+//! looked into.
 
 use std::sync::Arc;
 
@@ -70,7 +71,7 @@ impl Walk<'_> {
         }
         let both = self.look(before).and_then(|before| Ok((before, self.look(after)?)));
         let (before, after) = match both {
-            Err(error) if error.kind == ErrorKind::DataLoss && !path.is_root() => {
+            Err(error) if error.is_unreadable() && !path.is_root() => {
                 self.unread.push(path);
                 return Ok(());
             }
@@ -134,7 +135,7 @@ impl Walk<'_> {
         if part.is_whole() && !(dir_before.is_some() && dir_after.is_some()) {
             // Nothing goes, and nothing makes room, for a directory of which nobody knows what is in it.
             match self.look(dir_before.or(dir_after)) {
-                Err(error) if error.kind == ErrorKind::DataLoss => {
+                Err(error) if error.is_unreadable() => {
                     self.unread.push(path.clone());
                     return Ok(());
                 }

@@ -10,7 +10,6 @@ use ah_plugin_api::{EntryKind, Error, ErrorKind, Place, RelPath, Result, Snapsho
 
 use super::{Staging, Work, locked};
 use crate::restore::plan::Step;
-use crate::walk::of_the_disk;
 
 /// What is said of what would have to go while that cannot be told.
 const IN_DOUBT: &str = "it stays as it is, as long as what the snapshot holds cannot be read";
@@ -52,7 +51,7 @@ impl<'a> Work<'a> {
     pub(super) fn cannot_read(&self, path: &RelPath, error: &Error) {
         let why = error.causes.first().map_or_else(|| error.to_string(), ToString::to_string);
         let why = format!("it stays as it is: what the snapshot holds of it cannot be read ({why})");
-        let may_pass = of_the_disk(error);
+        let may_pass = error.is_of_the_disk();
         self.left_for(may_pass, path, why);
         let mut unread = locked(&self.unread);
         unread.paths.insert(path.clone());
@@ -65,8 +64,9 @@ impl<'a> Work<'a> {
     /// If it is not, or nothing can be written in the workspace any more, which may be what was met.
     pub(super) fn look_again(&self, staging: &Staging) -> Result<()> {
         let mut unread = locked(&self.unread);
-        // Of a directory that is damaged nothing was to be read.
-        if unread.paths.is_empty() && self.plan.damaged == 0 {
+        // Of a directory that cannot be read nothing was to be.
+        unread.may_pass |= self.plan.passing > 0;
+        if unread.paths.is_empty() && self.plan.damaged + self.plan.passing == 0 {
             return Ok(());
         }
         if unread.may_pass {
@@ -173,7 +173,7 @@ pub(super) fn unread(path: &RelPath, mut error: Error) -> Error {
     if error.kind == ErrorKind::Cancelled {
         return error;
     }
-    if of_the_disk(&error) {
+    if error.is_of_the_disk() {
         error.kind = ErrorKind::DataLoss;
     }
     error.context(format!("cannot read {path} from the snapshot"))

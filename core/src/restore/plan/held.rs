@@ -4,7 +4,7 @@ use ah_plugin_api::{Entry, EntryKind, ErrorKind, RelPath, Result};
 
 use super::Planner;
 use crate::restore::read_back::cannot_give_back;
-use crate::walk::{Source, is_unreadable, same_contents};
+use crate::walk::{Source, same_contents};
 
 impl Planner<'_> {
     /// Whether the safety snapshot holds the very bytes that are on disk.
@@ -37,7 +37,7 @@ impl Planner<'_> {
 fn unreadable_is_different(answer: Result<bool>) -> Result<bool> {
     match answer {
         Err(error)
-            if is_unreadable(&error)
+            if error.is_unreadable()
                 || matches!(
                     error.kind,
                     ErrorKind::PermissionDenied | ErrorKind::NotFound | ErrorKind::InvalidArgument

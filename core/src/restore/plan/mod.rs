@@ -27,7 +27,7 @@ use super::doors::LeftOpen;
 use super::scope::{Omissions, Scope};
 use super::{Ignores, LeftAlone};
 use crate::diff::not_of_the_work;
-use crate::walk::{self, Shelf, Source, is_unreadable, same_contents};
+use crate::walk::{self, Shelf, Source, same_contents};
 
 /// What is said of a path that a snapshot has, since all was captured, and does not give to who restores it.
 const UNREADABLE_THEN: &str = "what the snapshot holds of it you may not read";
@@ -130,6 +130,8 @@ pub(crate) struct Plan {
     pub(crate) lost: usize,
     /// How many of these are damaged in a snapshot.
     pub(crate) damaged: usize,
+    /// How many of these could not be read, as the disk said, which may say something else the next time.
+    pub(crate) passing: usize,
     /// How many of these should go, and no snapshot holds them.
     pub(crate) unheld: usize,
     /// Which of these are repositories that the snapshot holds.
@@ -163,7 +165,8 @@ impl Plan {
 
 /// Finds out what is to be done. Changes nothing.
 pub(crate) fn plan(ground: &Ground<'_>, wish: &Wish<'_>, target: &Source<'_>, cx: &Context<'_>) -> Result<Plan> {
-    let Changes { changes, lost, unread, .. } = differences(ground, wish, cx)?;
+    let differences = differences(ground, wish, cx).map_err(|error| unreadable::nothing_left(target, error, cx));
+    let Changes { changes, lost, unread, .. } = differences?;
     let lost: HashMap<&RelPath, &Lost> = lost.iter().map(|lost| (&lost.path, lost)).collect();
     let mut planner = Planner {
         ground,
@@ -468,7 +471,7 @@ impl<'a> Planner<'a> {
             (Some(before), Some(after)) => Ok(before == after),
             _ => match same_contents((self.safety()?, path, before), (self.target, path, after), self.cx) {
                 // What cannot be read is put in place, or that fails.
-                Err(error) if is_unreadable(&error) => Ok(false),
+                Err(error) if error.is_unreadable() => Ok(false),
                 answer => answer,
             },
         }

@@ -4,13 +4,13 @@
 
 use std::collections::HashSet;
 
-use ah_plugin_api::{EntryKind, ErrorKind, OmitReason, RelPath, Result};
+use ah_plugin_api::{Context, EntryKind, Error, ErrorKind, OmitReason, RelPath, Result};
 
 use super::Planner;
 use crate::diff::not_of_the_work;
 use crate::restore::LeftAlone;
 use crate::restore::scope::Scope;
-use crate::walk::{Source, is_unreadable};
+use crate::walk::Source;
 
 /// What is said of what its owner can open: then nothing of it is lost.
 pub(in crate::restore) const CLOSED: &str = "it is yours, and closed to you as well";
@@ -36,7 +36,7 @@ impl Planner<'_> {
     /// A path of which nobody told what differs at it or below it. An undo that leaves something of what it is for is not complete.
     pub(super) fn unread(&mut self, path: &RelPath) -> Result<()> {
         let told = |left: &LeftAlone| left.path == *path;
-        if self.is_damaged(path)? {
+        if let Some(error) = self.trouble(path)? {
             let concerns = match &self.wish.scope {
                 Scope::Exactly(paths) => paths.iter().any(|touched| touched.starts_with(path)),
                 Scope::Below(paths) => paths.iter().any(|top| path.starts_with(top) || top.starts_with(path)),
@@ -45,9 +45,13 @@ impl Planner<'_> {
             if self.makes_room(path) {
                 self.conflict(path, "it would have to go, and is damaged in the snapshot of the present state");
             } else if concerns && !not_of_the_work(path, self.ground.own_state) {
-                let reason = "what is in it stays as it is: the directory is damaged in the snapshot".to_owned();
+                let why = match error.is_of_the_disk() {
+                    true => format!("the directory cannot be read in the snapshot ({error})"),
+                    false => "the directory is damaged in the snapshot".to_owned(),
+                };
+                let reason = format!("what is in it stays as it is: {why}");
                 self.plan.beyond.push(LeftAlone { path: path.clone(), reason });
-                self.plan.damaged += 1;
+                *if error.is_of_the_disk() { &mut self.plan.passing } else { &mut self.plan.damaged } += 1;
             }
             return Ok(());
         }
@@ -69,16 +73,22 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Whether a directory is damaged in one of the snapshots, or one above it.
-    fn is_damaged(&self, path: &RelPath) -> Result<bool> {
-        let is_damaged = |side: &Source<'_>| side.children(path, self.cx).is_err_and(|error| is_unreadable(&error));
-        Ok(is_damaged(self.target) || is_damaged(self.safety()?))
+    /// Why a directory cannot be read in one of the snapshots, or one above it.
+    fn trouble(&self, path: &RelPath) -> Result<Option<Error>> {
+        let trouble = |side: &Source<'_>| match side.children(path, self.cx) {
+            Err(error) if error.kind == ErrorKind::Cancelled => Err(error),
+            listed => Ok(listed.err().filter(Error::is_unreadable)),
+        };
+        Ok(match trouble(self.target)? {
+            None => trouble(self.safety()?)?,
+            error => error,
+        })
     }
 
-    /// Whether the snapshot holds nothing at a path; false where it lies in a directory that is damaged, which was told.
+    /// Whether the snapshot holds nothing at a path; false where it lies in a directory that cannot be read, which was told.
     fn was_missing(&self, path: &RelPath) -> Result<bool> {
         match self.target.entry(path, self.cx) {
-            Err(error) if error.kind == ErrorKind::DataLoss => Ok(false),
+            Err(error) if error.is_unreadable() => Ok(false),
             then => Ok(then?.is_none()),
         }
     }
@@ -145,4 +155,14 @@ impl Planner<'_> {
         let reason = self.unread_as("it should go, and you may not look into it", path);
         self.plan.beyond.push(LeftAlone { path: path.clone(), reason });
     }
+}
+
+/// An error of comparing, where it is that nothing of the snapshot can be read: paths lead nowhere in it, whichever are named.
+pub(super) fn nothing_left(target: &Source<'_>, error: Error, cx: &Context<'_>) -> Error {
+    if !error.is_unreadable() || !target.children(&RelPath::root(), cx).is_err_and(|top| top.is_unreadable()) {
+        return error;
+    }
+    let mut error = error.context("nothing of the snapshot can be read, as the directory at its top cannot");
+    error.hint.get_or_insert_with(|| "`ah agent fs snapshots` lists the others".to_owned());
+    error
 }

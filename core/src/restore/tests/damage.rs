@@ -159,3 +159,46 @@ fn what_is_damaged_is_no_reason_not_to_compare_the_rest() {
     let outcome = lab.apply(lab.plan(&safety, &target, &Ask::default()), &safety, &target, false).unwrap();
     assert_eq!((paths(&outcome.applied.failed), lab.text("other")), (set(&["damaged", "unread"]), "then".into()));
 }
+
+#[test]
+fn a_directory_that_cannot_be_read_keeps_nothing_else_from_being_compared() {
+    for may_pass in [false, true] {
+        let lab = Lab::new(&[Capability::ReadWithoutMount, Capability::AppliesPolicy]);
+        for name in ["dir/a", "place/a", "other"] {
+            lab.write(name, "then");
+        }
+        let target = lab.snapshot();
+        std::fs::remove_dir_all(lab.at("place")).unwrap();
+        for name in ["dir/a", "dir/new", "place", "other", "new"] {
+            lab.write(name, "now");
+        }
+        for name in ["dir", "place"] {
+            if may_pass { lab.break_disk_under(&target, name) } else { lab.refuse(&target, name, ErrorKind::DataLoss) }
+        }
+        let safety = lab.snapshot();
+        let plan = lab.plan(&safety, &target, &Ask::default());
+        assert_eq!(paths(&plan.beyond), set(&["dir", "place"]));
+        assert_eq!((plan.damaged, plan.passing), if may_pass { (0, 2) } else { (2, 0) });
+        lab.apply(plan, &safety, &target, false).unwrap();
+        let now = ["dir/a", "dir/new", "place"].map(|name| lab.text(name));
+        assert_eq!(now, ["now"; 3]);
+        // Where the disk said no nothing goes, as the next time it may give what is to be there.
+        assert_eq!((lab.text("other"), lab.at("new").exists()), ("then".into(), may_pass));
+    }
+}
+
+#[test]
+fn where_the_top_cannot_be_read_the_restore_says_that_nothing_can() {
+    for capabilities in
+        [&[Capability::ReadWithoutMount, Capability::AppliesPolicy][..], &[Capability::ReadWithoutMount]]
+    {
+        let lab = Lab::new(capabilities);
+        lab.write("file", "then");
+        let target = lab.snapshot();
+        lab.write("file", "now!");
+        lab.refuse(&target, "", ErrorKind::DataLoss);
+        let error = lab.try_plan(&lab.snapshot(), &target, &Ask::default()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::DataLoss);
+        assert!(error.message.contains("nothing of the snapshot can be read") && error.hint.is_some(), "{error:?}");
+    }
+}

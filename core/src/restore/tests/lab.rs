@@ -57,6 +57,12 @@ impl Memory {
         }
     }
 
+    fn refused(&self, snapshot: &Reference, path: &RelPath) -> Result<()> {
+        let refuses = self.refuses.lock().unwrap();
+        let found = refuses.iter().find(|(of, refused, _)| of == snapshot && refused == path);
+        found.map_or(Ok(()), |(.., error)| Err(error.clone()))
+    }
+
     fn capture(&self, tree: Tree<'_>, rules: &DirRules, at: &RelPath, held: &mut Held, omitted: &mut Vec<Omission>) {
         let policy = self.capabilities.contains(&Capability::AppliesPolicy);
         let dir = tree.dir(at).unwrap();
@@ -205,6 +211,7 @@ impl Provider for Memory {
     }
 
     fn read_dir(&self, _: &Place<'_>, request: &ReadDirRequest, _: &Context<'_>) -> Result<Vec<Entry>> {
+        self.refused(&request.snapshot, &request.path)?;
         let held = self.held(&request.snapshot);
         Ok(held
             .iter()
@@ -217,10 +224,7 @@ impl Provider for Memory {
         if let Some(hook) = &*self.on_read.lock().unwrap() {
             hook(&request.path);
         }
-        let is_it = |(of, path, _): &&(_, _, _)| *of == request.snapshot && *path == request.path;
-        if let Some((.., error)) = self.refuses.lock().unwrap().iter().find(is_it) {
-            return Err(error.clone());
-        }
+        self.refused(&request.snapshot, &request.path)?;
         self.is_there()?;
         let (entry, bytes) = self.held(&request.snapshot)[&request.path].clone();
         write_all(place.need_output()?, &bytes).map_err(|e| at::io("cannot write", e))?;
@@ -363,6 +367,10 @@ impl Lab {
     }
 
     pub(super) fn plan(&self, safety: &Snapshot, target: &Snapshot, ask: &Ask) -> Plan {
+        self.try_plan(safety, target, ask).unwrap()
+    }
+
+    pub(super) fn try_plan(&self, safety: &Snapshot, target: &Snapshot, ask: &Ask) -> Result<Plan> {
         let wish = Wish {
             safety,
             safety_shelf: None,
@@ -375,7 +383,7 @@ impl Lab {
         };
         self.ground(|ground| {
             let source = ground.shelf.open(&target.reference, &Context::quiet()).unwrap();
-            plan(ground, &wish, &source, &Context::quiet()).unwrap()
+            plan(ground, &wish, &source, &Context::quiet())
         })
     }
 

@@ -38,7 +38,7 @@ pub struct Comparison<'a> {
 
 impl Comparison<'_> {
     /// The differences at `paths` and below them (everywhere, if there are none), ordered by path bytes; and the directories that may not be
-    /// looked into on one side, of whose contents nothing is told, with those of `paths` that are in such.
+    /// looked into on one side, or are damaged, of whose contents nothing is told, with those of `paths` that are in such.
     ///
     /// # Errors
     /// Those of the filesystem; `Cancelled`.
@@ -150,21 +150,29 @@ impl Walk<'_> {
             return Ok(None);
         }
         let [before, after] = [0, 1].map(|side| ways[side].as_ref().map(Way::at).zip(found[side].as_ref()));
+        let is_directory = |it: &At<'_>| it.is_some_and(|(_, found)| found.kind() == EntryKind::Dir);
+        let list = |side: &Side, it: &At<'_>| match it {
+            Some((dir, found)) if is_directory(it) => side.list(*dir, &found.name, path),
+            _ => Ok(Some(Listing::default())),
+        };
+        let both = list(self.of.from, &before).and_then(|from| Ok((from, list(self.of.to, &after)?)));
+        let both = match both {
+            // Nothing goes, and nothing makes room, for a directory of which nobody knows what is in it.
+            Err(error) if error.is_unreadable() && !path.is_root() => {
+                self.unread.push(path.clone());
+                return Ok(None);
+            }
+            both => both?,
+        };
         if !self.is_equal(path, &before, &after)? {
             // A name is the last part of the path, also of what was asked for by its path.
             let entry =
                 |it: &At<'_>| it.as_ref().map(|(_, found)| entry_of(&found.stat, path.file_name().unwrap_or_default()));
             self.changes.push(Change { path: path.clone(), before: entry(&before), after: entry(&after) });
         }
-        let is_directory = |it: &At<'_>| it.is_some_and(|(_, found)| found.kind() == EntryKind::Dir);
         if !(is_directory(&before) || is_directory(&after)) {
             return Ok(None);
         }
-        let list = |side: &Side, it: &At<'_>| match it {
-            Some((dir, found)) if is_directory(it) => side.list(*dir, &found.name, path),
-            _ => Ok(Some(Listing::default())),
-        };
-        let both = (list(self.of.from, &before)?, list(self.of.to, &after)?);
         // What may not be looked into on one side is not known to differ from the other.
         let (Some(before), Some(after)) = both else {
             self.unread.push(path.clone());

@@ -74,8 +74,8 @@ fn what_can_be_read_comes_back_and_the_rest_is_named() {
     assert_eq!((read("kept").as_deref(), read("new").as_deref()), (Some("then"), Some("now")));
 }
 
-/// Damages the trees of two directories of a snapshot.
-fn break_directories(world: &World, snapshot: &str, names: [&str; 2]) {
+/// Damages the trees of directories of a snapshot.
+fn break_directories(world: &World, snapshot: &str, names: &[&str]) {
     let (git, pack) = (store(world), pack(world));
     let ask = |arguments: &[&str], input: Stdio| {
         let mut asked = Command::new("git");
@@ -86,7 +86,10 @@ fn break_directories(world: &World, snapshot: &str, names: [&str; 2]) {
     let listed = ask(&["show-index"], fs::File::open(pack.with_extension("idx")).unwrap().into());
     let mut bytes = fs::read(&pack).unwrap();
     for name in names {
-        let tree = ask(&["rev-parse", &format!("refs/ah/snapshots/{snapshot}:tree/{name}")], Stdio::null());
+        let tree = ask(
+            &["rev-parse", format!("refs/ah/snapshots/{snapshot}:tree/{name}").trim_end_matches('/')],
+            Stdio::null(),
+        );
         let line = listed.lines().find(|line| line.contains(tree.trim())).unwrap();
         let at: usize = line.split(' ').next().unwrap().parse().unwrap();
         // Behind what says how long it is.
@@ -104,7 +107,7 @@ fn a_directory_that_is_damaged_keeps_no_other_from_coming_back() {
     }
     let snapshot = world.fs(["snapshot", "-m", "before"]);
     world.wait_for_background();
-    break_directories(&world, &snapshot, ["dir", "place"]);
+    break_directories(&world, &snapshot, &["dir", "place"]);
     fs::remove_dir_all(world.root().join("place")).unwrap();
     for name in ["dir/a", "dir/new", "place", "whole/a", "whole/new", "kept"] {
         world.write(name, "now");
@@ -123,6 +126,40 @@ fn a_directory_that_is_damaged_keeps_no_other_from_coming_back() {
     assert_eq!(world.read("kept").as_deref(), Some("kept then"));
     world.fs(["undo"]);
     assert_eq!((world.read("kept").as_deref(), world.read("whole/new").as_deref()), (Some("now"), Some("now")));
+}
+
+#[test]
+fn what_is_named_in_a_damaged_directory_keeps_nothing_else_that_is_named_from_coming_back() {
+    let world = World::on_git();
+    for name in ["dir/a", "dir/b", "kept"] {
+        world.write(name, format!("{name} then"));
+    }
+    let snapshot = world.fs(["snapshot", "-m", "before"]);
+    world.wait_for_background();
+    break_directories(&world, &snapshot, &["dir"]);
+    fs::remove_file(world.root().join("dir/a")).unwrap();
+    world.write("kept", "now");
+    let ran = world.run(["agent", "fs", "restore", "before", "--", "dir/a", "kept"]);
+    assert_eq!(ran.code, 4, "{ran:?}");
+    assert!(ran.stderr.contains("could not be changed: dir (what is in it stays as it is: the directory is damaged"));
+    assert_eq!((world.read("kept").as_deref(), world.read("dir/a")), (Some("kept then"), None));
+}
+
+#[test]
+fn where_the_top_directory_is_damaged_nothing_is_changed_and_that_is_said() {
+    let world = World::on_git();
+    world.write("dir/a", "then");
+    let snapshot = world.fs(["snapshot", "-m", "before"]);
+    world.wait_for_background();
+    break_directories(&world, &snapshot, &[""]);
+    world.write("new", "now");
+    for paths in [&[][..], &["--", "dir/a"]] {
+        let ran = world.run([&["agent", "fs", "restore", "before"], paths].concat());
+        assert_eq!((ran.code, ran.stdout.as_str()), (1, ""), "{ran:?}");
+        assert!(ran.stderr.contains("nothing of the snapshot can be read"), "{ran:?}");
+        assert!(ran.stderr.contains("hint: `ah agent fs snapshots` lists the others"), "{ran:?}");
+    }
+    assert_eq!(world.read("new").as_deref(), Some("now"));
 }
 
 #[test]

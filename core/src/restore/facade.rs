@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::os::fd::AsFd;
-use std::path::Path;
 
 use ah_plugin_api::{
     Capability, ChangedBelow, Durability, EntryKind, Error, ErrorKind, RelPath, Result, Snapshot, SnapshotRef,
@@ -14,17 +13,17 @@ use super::below::{COPY_OUT, below_note};
 use super::clean::clean;
 use super::doors::{left_open, shut};
 use super::journal::{Journal, Named, Unlocked};
+use super::named::readable;
 use super::plan::{Ground, Plan, Wish, plan};
 use super::read_back::read_back;
 use super::safety::Saved;
-use super::scope::{Omissions, Scope};
+use super::scope::Scope;
 use super::standing::sync_filesystem;
 use super::told::{
     came_hidden, came_to_nothing, missing_notes, refusal, report, repository_notes, stopped, taken_back, wanted_back,
 };
-use super::{Ignores, LeftAlone, RestoreBegin, RestoreEnd, RestoreOptions, RestoreReport, UndoOptions, copies_out};
+use super::{Ignores, RestoreBegin, RestoreEnd, RestoreOptions, RestoreReport, UndoOptions};
 use crate::background;
-use crate::diff::not_of_the_work;
 use crate::fsio;
 use crate::ids::{self, SessionName};
 use crate::lock::boot_id;
@@ -335,7 +334,8 @@ impl Workspace {
         // What it is to be like by the target that is as it is now, and all else was so before.
         let stays = |path: &RelPath, now: &Found| {
             let asked = !path.is_root() && job.scope.holds(path);
-            let then = if asked { source.entry(path, &cx)? } else { None };
+            // Of one that cannot be read nobody knows its mode.
+            let then = if asked { readable(source.entry(path, &cx))?.flatten() } else { None };
             Ok(then.is_some_and(|then| then.kind == EntryKind::Dir && then.mode == now.mode))
         };
         let open = if job.dry_run { Vec::new() } else { left_open(&tree, &job.taken_over, stays)? };
@@ -528,72 +528,5 @@ impl Workspace {
             steps: Journal::steps_of(plan),
             restore,
         })
-    }
-
-    /// What no restore touches is not asked for in vain without a word.
-    fn reachable(&self, paths: &[RelPath], target: &SnapshotRecord) -> Result<()> {
-        let own_state = self.policy()?.own_state;
-        let Some(path) = paths.iter().find(|path| not_of_the_work(path, &own_state)) else { return Ok(()) };
-        let (repository, id) = (path.components().any(|name| name == b".git"), &target.id);
-        let (served, scratch, cx) = (self.serve(&target.provider)?, self.mounts_dir()?, self.context());
-        // Who captures everything has captured that, too.
-        let holds = || -> Result<bool> {
-            let shelf = self.shelf(&served, &scratch);
-            Ok(shelf.open(&target.reference, &cx)?.entry(path, &cx)?.is_some())
-        };
-        let hint = if !served.can(Capability::AppliesPolicy) && holds()? {
-            format!(
-                "the snapshot holds it: `{}` copies it out",
-                copies_out(&self.root, id, path, Path::new("ELSEWHERE"))
-            )
-        } else if repository && served.can(Capability::AppliesPolicy) {
-            format!("`ah agent fs branch {id}` makes a repository with HEAD, branch and index as they were")
-        } else {
-            "it is not in the snapshot either; name other paths".to_owned()
-        };
-        let why = if repository { "repositories are left alone" } else { "that is ah's own" };
-        let message = format!("restore never touches {path}: {why}");
-        Err(Error::new(ErrorKind::InvalidArgument, message).with_hint(hint))
-    }
-
-    /// A path that was asked for by name must be somewhere: then, or now. If the snapshot left it out, that is said.
-    fn known_paths(&self, job: &Job, target: &Snapshot, mut plan: Plan) -> Result<Plan> {
-        let omissions = Omissions::of(target);
-        for path in job.paths.iter().filter(|_| job.undoes.is_none()) {
-            if let Some(omission) = omissions.cover(path)
-                && self.is_there(path)
-                && !plan.left.iter().any(|left| left.path.starts_with(path))
-            {
-                let reason = format!("the snapshot left it out ({})", omission.reason);
-                plan.left.push(LeftAlone { path: path.clone(), reason });
-            }
-        }
-        let says_nothing =
-            plan.is_empty() && plan.left.is_empty() && plan.conflicts.is_empty() && plan.beyond.is_empty();
-        for path in job.paths.iter().filter(|path| job.undoes.is_none() && !self.is_there(path)) {
-            let (served, scratch) = (self.serve(&job.target.provider)?, self.mounts_dir()?);
-            let shelf = self.shelf(&served, &scratch);
-            if shelf.open(&job.target.reference, &self.context())?.entry(path, &self.context())?.is_none() {
-                if let Some(omission) = omissions.cover(path) {
-                    // What is done with the others is told, and that this one is missing, too.
-                    if !says_nothing {
-                        continue;
-                    }
-                    let message = format!("{path} is missing, and not in the snapshot: {}", omission.reason);
-                    let hint = self.left_out_hint(path, &target.id);
-                    return Err(Error::new(ErrorKind::NotFound, message).with_hint(hint));
-                }
-                let message = format!("{path} is neither in the snapshot nor in the workspace");
-                let link = std::iter::successors(path.parent(), RelPath::parent)
-                    .find(|dir| self.root.join(dir.as_path()).is_symlink());
-                let whole = text::shell(self.root.join(path.as_path()).as_os_str());
-                let hint = match link {
-                    Some(link) => format!("{link} is a symlink: name the file where it is"),
-                    None => format!("`ah agent fs versions {whole}` shows when it was there"),
-                };
-                return Err(Error::new(ErrorKind::NotFound, message).with_hint(hint));
-            }
-        }
-        Ok(plan)
     }
 }

@@ -42,6 +42,7 @@ mod doors;
 mod facade;
 mod ignores;
 mod journal;
+mod named;
 mod plan;
 mod read_back;
 mod readers;

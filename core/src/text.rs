@@ -9,8 +9,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-pub use ah_plugin_api::text::{count, shell, size};
-use ah_plugin_api::{Error, ErrorKind, RelPath, Result, Timestamp};
+pub use ah_plugin_api::text::{count, hex, shell, size, unhex};
+use ah_plugin_api::{RelPath, Result, Timestamp};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha1::{Digest, Sha1};
 
@@ -94,32 +94,9 @@ impl Bytes {
     }
 }
 
-/// Lower-case hex.
-#[must_use]
-pub fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
 /// A short name of what an agent chose, in hex: no name of ours is made of it as it is.
 pub(crate) fn digest(text: &str) -> String {
     hex(&Sha1::digest(text.as_bytes())[..10])
-}
-
-/// Reads what [`hex`] wrote.
-///
-/// # Errors
-/// `InvalidArgument` for anything else.
-pub fn unhex(text: &str) -> Result<Vec<u8>> {
-    let bad = || Error::new(ErrorKind::InvalidArgument, "this is not hex");
-    let digit = |b: u8| char::from(b).to_digit(16).and_then(|d| u8::try_from(d).ok()).ok_or_else(bad);
-    if !text.len().is_multiple_of(2) {
-        return Err(bad());
-    }
-    text.as_bytes().chunks_exact(2).map(|pair| Ok(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
 }
 
 /// For `#[serde(with)]` on a [`RelPath`].

@@ -216,9 +216,11 @@ fn cut_snapshot(snapshot: &mut ty::Snapshot) {
     let not_kept = snapshot.repository.iter_mut().filter_map(|repository| repository.not_kept.as_mut());
     let details = snapshot.omitted.iter_mut().filter_map(|omission| omission.detail.as_mut());
     not_kept.chain(details).chain(&mut snapshot.pins).for_each(cut);
-    if let Some(ty::RepositoryState { head, branch, first_commit, marks, not_kept: _ }) = &mut snapshot.repository {
+    if let Some(ty::RepositoryState { head, branch, branch_hex, first_commit, marks, not_kept: _ }) =
+        &mut snapshot.repository
+    {
         // These are compared, so they are not cut: what cannot be one is not known.
-        for it in [head, branch, first_commit, marks] {
+        for it in [head, branch, branch_hex, first_commit, marks] {
             it.take_if(|it| it.len() > LONGEST);
         }
     }

@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
+use crate::error::{Error, ErrorKind, Result};
+
 /// `1 file`, `2 files`.
 #[must_use]
 pub fn count<N: std::fmt::Display + Copy + PartialEq + From<u8>>(number: N, one: &str, many: &str) -> String {
@@ -26,6 +28,29 @@ pub fn size(bytes: u64) -> String {
         unit += 1;
     }
     if value < 10.0 { format!("{value:.1} {}", UNITS[unit]) } else { format!("{value:.0} {}", UNITS[unit]) }
+}
+
+/// Lower-case hex.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Reads what [`hex`] wrote.
+///
+/// # Errors
+/// `InvalidArgument` for anything else.
+pub fn unhex(text: &str) -> Result<Vec<u8>> {
+    let bad = || Error::new(ErrorKind::InvalidArgument, "this is not hex");
+    let digit = |b: u8| char::from(b).to_digit(16).and_then(|d| u8::try_from(d).ok()).ok_or_else(bad);
+    if !text.len().is_multiple_of(2) {
+        return Err(bad());
+    }
+    text.as_bytes().chunks_exact(2).map(|pair| Ok(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
 }
 
 /// Whether a character moves the cursor, or makes what stands beside it appear in another order.

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind};
 use crate::path::RelPath;
+use crate::text;
 
 /// Declares a string newtype that checks its text on every way in.
 macro_rules! text_newtype {
@@ -279,9 +280,12 @@ pub struct RepositoryState {
     /// The commit that HEAD names, in hex; none in a repository without commits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head: Option<String>,
-    /// The branch that HEAD is on (`refs/heads/main`); none when detached.
+    /// The branch that HEAD is on (`refs/heads/main`); none when detached, and where `branch_hex` has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
+    /// The bytes of its name in lower-case hex, where that is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch_hex: Option<String>,
     /// The root commit that first parents lead to from HEAD, in full hex: the same in every clone of a repository, so that
     /// workspaces can be grouped by it. None without commits, in a shallow repository, or where an object cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -293,6 +297,23 @@ pub struct RepositoryState {
     /// cannot be told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub marks: Option<String>,
+}
+
+impl RepositoryState {
+    /// The name of the branch that HEAD is on, as Git has it; none when detached.
+    #[must_use]
+    pub fn branch_name(&self) -> Option<Vec<u8>> {
+        let branch = self.branch.as_ref().map(|name| name.clone().into_bytes());
+        branch.or_else(|| text::unhex(self.branch_hex.as_ref()?).ok())
+    }
+
+    /// Puts HEAD on a branch of that name.
+    pub fn set_branch_name(&mut self, name: Vec<u8>) {
+        (self.branch, self.branch_hex) = match String::from_utf8(name) {
+            Ok(name) => (Some(name), None),
+            Err(error) => (None, Some(text::hex(error.as_bytes()))),
+        };
+    }
 }
 
 /// A snapshot as a provider knows it.

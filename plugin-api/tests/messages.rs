@@ -448,6 +448,7 @@ fn answers_that_cannot_be_relied_on_are_refused_and_long_ones_cut() {
     let state = ah_plugin_api::RepositoryState {
         head,
         branch: long.clone(),
+        branch_hex: long.clone(),
         first_commit: long.clone(),
         marks: long.clone(),
         not_kept: None,

@@ -285,7 +285,7 @@ fn rebuilt(
     if let Some(why) = &theirs.state.not_kept {
         return without(clone, why, cx);
     }
-    let state = state.filter(|state| state.head.is_some() || state.branch.is_some()).unwrap_or(&theirs.state);
+    let state = state.filter(|state| state.head.is_some() || state.branch_name().is_some()).unwrap_or(&theirs.state);
     // What is open of it stays readable until all is copied.
     let aside = format!(".git.ah-{}", std::process::id());
     rustix::fs::renameat(clone, ".git", clone, &*aside).map_err(|e| failed("put aside", ".git", e))?;

@@ -141,14 +141,13 @@ impl Repository {
         let mut value = head.trim_ascii_end().to_vec();
         for step in 0..DEPTH {
             let Some(name) = value.strip_prefix(b"ref: ") else { break };
-            let name = String::from_utf8(name.to_vec()).map_err(|_| "its branch has a name that is not UTF-8")?;
             if step == 0 {
-                if name == "refs/heads/.invalid" {
+                if name == b"refs/heads/.invalid" {
                     return Err("its refs are in a reftable".into());
                 }
-                self.state.branch = Some(name.clone());
+                self.state.set_branch_name(name.to_vec());
             }
-            match self.read_ref(&name) {
+            match self.read_ref(name) {
                 Some(next) => value = next,
                 None => return Ok(()), // A branch without commits.
             }
@@ -161,8 +160,9 @@ impl Repository {
         Err("its HEAD is damaged".into())
     }
 
-    fn read_ref(&self, name: &str) -> Option<Vec<u8>> {
-        if !name.starts_with("refs/") || name.split('/').any(|part| matches!(part, "" | "." | "..")) {
+    fn read_ref(&self, name: &[u8]) -> Option<Vec<u8>> {
+        let leads_out = |part: &[u8]| matches!(part, b"" | b"." | b"..");
+        if !name.starts_with(b"refs/") || name.split(|&byte| byte == b'/').any(leads_out) {
             return None;
         }
         if let Ok(Some(text)) = read_file(self.git.common(), name, SMALL) {
@@ -175,7 +175,7 @@ impl Repository {
         while lines.by_ref().take(SMALL).read_until(b'\n', &mut line).ok()? > 0 {
             let mut words = line.trim_ascii_end().splitn(2, |&byte| byte == b' ');
             if let (Some(commit), Some(found)) = (words.next(), words.next())
-                && found == name.as_bytes()
+                && found == name
             {
                 return Some(commit.to_vec());
             }

@@ -43,17 +43,17 @@ const DEEPEST_REF: usize = 5;
 /// # Errors
 /// Those of the system.
 pub fn put_head(git: BorrowedFd<'_>, state: &RepositoryState, recorded: Option<&[u8]>) -> Result<()> {
-    let text = match (state.branch.as_deref().filter(|branch| is_ref(branch)), state.head.as_deref()) {
+    let text = match (state.branch_name().filter(|branch| is_ref(branch)), state.head.as_deref()) {
         (Some(branch), commit) => {
-            if let (Some(commit), Some(end)) = (commit, end_of(branch.as_bytes(), recorded)) {
+            if let (Some(commit), Some(end)) = (commit, end_of(&branch, recorded)) {
                 put_ref(git, &end, commit.as_bytes())?;
             }
-            format!("ref: {branch}\n")
+            [b"ref: ", branch.as_slice(), b"\n"].concat()
         }
-        (None, Some(commit)) => format!("{commit}\n"),
-        (None, None) => "ref: refs/heads/main\n".to_owned(),
+        (None, Some(commit)) => format!("{commit}\n").into_bytes(),
+        (None, None) => b"ref: refs/heads/main\n".to_vec(),
     };
-    put(git, "HEAD", text.as_bytes())
+    put(git, "HEAD", &text)
 }
 
 /// The ref at the end of the symbolic ones that `branch` is the first of, if it is one; none if they have no end.
@@ -73,8 +73,8 @@ fn end_of(branch: &[u8], recorded: Option<&[u8]>) -> Option<Vec<u8>> {
 }
 
 /// Whether this can be the name of a ref, and of a path that stays below `refs/`.
-fn is_ref(name: &str) -> bool {
-    name.starts_with("refs/") && gix::validate::reference::name(name.into()).is_ok()
+fn is_ref(name: &[u8]) -> bool {
+    name.starts_with(b"refs/") && gix::validate::reference::name(name.into()).is_ok()
 }
 
 /// Writes the recorded refs: those of objects together, as Git packs them, symbolic ones each in its file. Gives a note for a person if there are
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn no_ref_leads_out() {
-        assert!(is_ref("refs/heads/main") && is_ref("refs/heads/a/b"));
+        assert!(is_ref(b"refs/heads/main") && is_ref(b"refs/heads/a/b") && is_ref(b"refs/heads/caf\xe9"));
         for bad in [
             "refs/heads/../../x",
             "refs/heads/.x",
@@ -157,7 +157,7 @@ mod tests {
             "refs//x",
             "refs/heads/",
         ] {
-            assert!(!is_ref(bad), "{bad}");
+            assert!(!is_ref(bad.as_bytes()), "{bad}");
         }
     }
 }

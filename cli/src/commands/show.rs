@@ -143,7 +143,9 @@ fn write(out: &mut impl Write, app: &App, details: &SnapshotDetails) -> io::Resu
     }
     if let Some(repository) = &record.repository {
         let head = repository.head.as_deref().unwrap_or("no commit");
-        field("repository", &format!("{head} on {}", repository.branch.as_deref().unwrap_or("no branch")))?;
+        let branch = repository.branch_name();
+        let branch = branch.as_ref().map_or("no branch".into(), |name| ah_plugin_api::text::path(name));
+        field("repository", &format!("{head} on {branch}"))?;
         if let Some(reason) = &repository.not_kept {
             field("", &format!("its objects are not kept: {reason}"))?;
         }

@@ -162,3 +162,41 @@ fn a_git_file_that_leads_nowhere_is_not_taken_for_what_the_snapshot_holds() {
     in_branch("git -C sub rev-parse --git-dir");
     assert!(bench.at(&branch, &["restore", "s"]).is_empty());
 }
+
+#[test]
+fn a_head_on_a_branch_whose_name_is_not_utf_8_is_told_as_that() {
+    let world = World::on_git();
+    let git = |line: &str| {
+        let line = format!("git -c user.name=a -c user.email=a@b {line}");
+        assert!(
+            Command::new("bash").args(["-c", &line]).current_dir(world.root()).status().unwrap().success(),
+            "{line}"
+        );
+    };
+    git("init --quiet --initial-branch=main");
+    git("commit --quiet --allow-empty --message=one");
+    git("checkout --quiet -b $'caf\\xe9'");
+    let snapshot = world.run(["agent", "fs", "snapshot", "-m", "s"]);
+    assert!(snapshot.code == 0 && !snapshot.stderr.contains("not kept"), "{snapshot:?}");
+    let shown = world.run(["agent", "fs", "show", "s"]);
+    assert!(shown.stdout.contains(r"on $'refs/heads/caf\351'"), "{shown:?}");
+    assert_eq!(
+        world.json("show", &["agent", "fs", "show", "s"])["snapshot"]["repository"]["branch_hex"],
+        "726566732f68656164732f636166e9"
+    );
+    git("checkout --quiet main");
+    let ran = world.run(["agent", "fs", "restore", "s"]);
+    assert!(
+        ran.stderr.contains(r"on $'caf\351' at that moment and is ") && ran.stderr.contains("on main now"),
+        "{ran:?}"
+    );
+    let branch = world.fs(["branch", "s"]);
+    let head = fs::read(std::path::Path::new(&branch).join(".git/HEAD")).unwrap();
+    assert_eq!(head, b"ref: refs/heads/caf\xe9\n");
+    let log = Command::new("git")
+        .args(["-c", "safe.directory=*", "log", "--format=%s"])
+        .current_dir(&branch)
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&log.stdout), "one\n", "{log:?}");
+}

@@ -200,14 +200,19 @@ fn head_note(
     }
     // Not every way to a provider tells of repositories.
     let Some(now) = &safety.repository else { return Vec::new() };
-    if (&then.head, &then.branch) == (&now.head, &now.branch) {
+    if (&then.head, then.branch_name()) == (&now.head, now.branch_name()) {
         return Vec::new();
     }
     let name = |state: &ah_plugin_api::RepositoryState| {
         let short = |head: &String| head.chars().take(10).collect::<String>();
         let head = state.head.as_ref().map_or_else(|| "no commit".to_owned(), short);
-        match &state.branch {
-            Some(branch) => format!("{head} on {}", branch.strip_prefix("refs/heads/").unwrap_or(branch)),
+        match state.branch_name() {
+            Some(branch) => {
+                format!(
+                    "{head} on {}",
+                    ah_plugin_api::text::path(branch.strip_prefix(b"refs/heads/").unwrap_or(&branch))
+                )
+            }
             None => format!("{head}, detached"),
         }
     };

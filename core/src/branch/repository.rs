@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::fd::AsFd;
+use std::str::Utf8Chunk;
 
 use ah_plugin_api::{Dir, EntryKind, RelPath, Result};
 use serde::{Deserialize, Serialize};
@@ -67,7 +68,7 @@ pub(super) fn references(tree: Tree<'_>, git: &RelPath) -> Option<(String, BTree
 pub(super) fn loose(tree: Tree<'_>, dir: &RelPath, called: &str, refs: &mut BTreeMap<String, String>) {
     for name in tree.names(dir).unwrap_or_default() {
         let Ok(path) = dir.join(&name) else { continue };
-        let called = format!("{called}/{}", String::from_utf8_lossy(&name));
+        let called = format!("{called}/{}", told(&name));
         match tree.stat(&path).ok().flatten().map(|found| found.kind) {
             Some(EntryKind::Dir) => loose(tree, &path, &called, refs),
             Some(EntryKind::File) if !name.ends_with(b".lock") => {
@@ -89,9 +90,16 @@ pub(super) fn is_name(name: &str) -> bool {
         && !(name.ends_with('.') || name.contains(is_odd) || ["..", "@{"].iter().any(|odd| name.contains(odd)))
 }
 
-/// The text of a small file without the space around it; none if it cannot be read.
+/// The text of a small file without the space around it; none if it cannot be read. What is no UTF-8 is told as [`told`] does.
 pub(crate) fn text(tree: Tree<'_>, path: &RelPath) -> Option<String> {
-    Some(String::from_utf8_lossy(&bytes(tree, path)?).trim().to_owned())
+    Some(told(&bytes(tree, path)?).trim().to_owned())
+}
+
+/// Bytes as a text that differs where they do: what is no UTF-8 becomes what no name of a reference may have, see [`is_name`], and its digits.
+fn told(bytes: &[u8]) -> String {
+    let digits =
+        |chunk: Utf8Chunk<'_>| chunk.invalid().iter().map(|byte| format!("\u{fffd}{byte:02x}")).collect::<String>();
+    bytes.utf8_chunks().flat_map(|chunk| [chunk.valid().to_owned(), digits(chunk)]).collect()
 }
 
 /// The contents of a small file; none if it cannot be read.
@@ -100,4 +108,31 @@ pub(super) fn bytes(tree: Tree<'_>, path: &RelPath) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(MAX).read_to_end(&mut bytes).ok()?;
     Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::fs;
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::*;
+
+    #[test]
+    fn references_whose_names_are_not_utf_8_are_told_apart() {
+        let top = tempfile::tempdir().unwrap();
+        let heads = top.path().join("refs/heads");
+        fs::create_dir_all(&heads).unwrap();
+        fs::write(top.path().join("HEAD"), b"ref: refs/heads/caf\xe9\n").unwrap();
+        fs::write(top.path().join("packed-refs"), b"1 refs/heads/caf\xe8\n2 refs/heads/caf\xe9\n").unwrap();
+        fs::write(heads.join(OsStr::from_bytes(b"caf\xe9")), "3".repeat(40)).unwrap();
+        fs::write(heads.join(OsStr::from_bytes(b"caf\xea")), "4".repeat(40)).unwrap();
+        let top = Dir::open(top.path()).unwrap();
+        let (head, refs) = references(Tree::new(top.as_fd()).unwrap(), &RelPath::root()).unwrap();
+        let values: Vec<&str> = refs.values().map(String::as_str).collect();
+        assert_eq!(values, ["1", &"3".repeat(40), &"4".repeat(40)]);
+        assert_eq!(refs[head.strip_prefix("ref: ").unwrap()], "3".repeat(40));
+        // Nobody types them.
+        assert!(!refs.keys().any(|name| is_name(name)));
+    }
 }

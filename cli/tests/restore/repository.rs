@@ -164,6 +164,39 @@ fn a_git_file_that_leads_nowhere_is_not_taken_for_what_the_snapshot_holds() {
 }
 
 #[test]
+fn a_git_file_inside_that_leads_nowhere_is_said_where_the_snapshot_does_not_hold_it() {
+    let world = World::on_git();
+    let git = |at: &str, arguments: &[&str]| {
+        let mut git = Command::new("git");
+        git.args(["-c", "user.name=a", "-c", "user.email=a@b", "-c", "safe.directory=*"]).args(arguments);
+        assert!(git.current_dir(world.path(at)).status().unwrap().success(), "{arguments:?}");
+    };
+    fs::create_dir(world.path("main")).unwrap();
+    git("main", &["init", "--quiet"]);
+    git("main", &["commit", "--quiet", "--allow-empty", "--message=one"]);
+    git("main", &["worktree", "add", "--quiet", "../w/in/linked"]);
+    git("w", &["init", "--quiet", "--separate-git-dir=../apart", "apart"]);
+    world.fs(["snapshot", "-m", "s"]);
+    let lost = |arguments: &[&str]| {
+        let ran = world.run([&["agent", "fs", "restore", "s"], arguments].concat());
+        assert_eq!(ran.code, 0, "{ran:?}");
+        ran.stderr.lines().find(|line| line.contains("to no repository")).map(str::to_owned)
+    };
+    assert_eq!(lost(&[]), None);
+    let whole = world.read("in/linked/.git").unwrap();
+    world.write("in/linked/.git", "gitdir: nowhere\n");
+    let said = lost(&[]).unwrap();
+    assert!(said.contains("in/linked/.git leads to no repository; the snapshot does not hold that"), "{said}");
+    assert_eq!(lost(&["--", "apart"]), None);
+    git("main", &["worktree", "repair"]);
+    assert_eq!((lost(&[]), world.read("in/linked/.git")), (None, Some(whole)));
+    for at in ["in/linked/.git", "apart/.git"] {
+        world.write(at, "gitdir: nowhere\n");
+    }
+    assert!(lost(&[]).unwrap().contains("apart/.git and 1 more lead to no repository"));
+}
+
+#[test]
 fn a_head_on_a_branch_whose_name_is_not_utf_8_is_told_as_that() {
     let world = World::on_git();
     let git = |line: &str| {

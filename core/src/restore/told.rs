@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use ah_plugin_api::{Change, Dir, Error, ErrorKind, OmitReason, RelPath, Snapshot};
+use ah_plugin_api::{Change, Dir, Error, ErrorKind, Omission, OmitReason, RelPath, Snapshot};
 
 use super::at::Tree;
 use super::facade::Job;
@@ -19,7 +19,7 @@ use crate::settings::Settings;
 use crate::text;
 use crate::timeline::{Event, EventBody};
 use crate::workspace::Served;
-use crate::wrecked::{Submodule, Wreck, holds_repositories};
+use crate::wrecked::{Submodule, Wreck, holds_repositories, leads_nowhere};
 
 /// So many conflicts are named in an error; a dry run lists all.
 const NAMED: usize = 20;
@@ -178,7 +178,28 @@ pub(super) fn repository_notes(
         let note = |it: Submodule| format!("{}; restore leaves repositories alone: {}", it.told(), it.way_back(root));
         notes.extend(untold.map(note));
     }
+    notes.extend(nested_note((target, job), (workspace, root)));
     notes
+}
+
+/// Of those inside that the snapshot does not hold and whose `.git` is a file that leads to none. Of submodules more is said.
+fn nested_note((target, job): (&Snapshot, &Job), (workspace, root): (&Dir, &Path)) -> Option<String> {
+    let tree = Tree::new(workspace.as_fd()).ok()?;
+    let is_left_out = |omission: &&Omission| omission.reason == OmitReason::GitDir && job.scope.holds(&omission.path);
+    let nested = target.omitted.iter().filter(is_left_out).filter_map(|omission| omission.path.parent());
+    let nested: Vec<RelPath> = nested.filter(|path| !path.is_root() && leads_nowhere(tree, path)).collect();
+    // For these alone the list of submodules is read.
+    let submodules = if nested.is_empty() { Vec::new() } else { Submodule::broken(workspace) };
+    let mut untold = nested.iter().filter(|path| submodules.iter().all(|submodule| submodule.path != **path));
+    let first = untold.next()?;
+    let place = text::shell(root.join(first.as_path()).as_os_str());
+    let (lead, more) = match untold.count() {
+        0 => ("leads", String::new()),
+        more => ("lead", format!(" and {more} more")),
+    };
+    Some(format!(
+        "{first}/.git{more} {lead} to no repository; the snapshot does not hold that, and restore leaves repositories alone: `git worktree repair` in the one of which it is a linked work tree has it lead there again, `echo gitdir: DIRECTORY > {place}/.git` to any other"
+    ))
 }
 
 /// Of that at the top.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::convert::{end, text};
-use crate::support::bench::Bench;
+use crate::support::bench::{Bench, until};
 use crate::support::{Ran, User};
 
 #[test]
@@ -247,4 +247,59 @@ fn what_other_providers_have_of_a_workspace_that_cannot_be_mounted_is_read() {
         let read = bench.ran(&root, &["diff", "before", "before"]);
         assert!(read.code == 0 && read.stderr.contains("is not mounted"), "{read:?}");
     });
+}
+
+#[test]
+fn a_tree_that_is_gone_is_not_made_anew_and_comes_back_whole() {
+    Bench::each_plain(|bench| {
+        let root = bench.0.root();
+        let branch = bench.branch("first");
+        bench.sh(&format!("echo mine > {}/f", branch.display()));
+        let (tree, aside) = (tree(bench), bench.0.path("aside"));
+        for is_served in [false, true] {
+            if !is_served {
+                end(bench);
+            }
+            fs::rename(&tree, &aside).unwrap();
+            // A service ends by itself then.
+            until(|| bench.mounts().is_empty());
+            let refused = bench.ran(&root, &["branch", "--mode", "cow-overlay", "--name", "second"]);
+            assert!(refused.code == 1 && refused.stderr.contains("hint: bring it back"), "{refused:?}");
+            assert!(!tree.exists());
+            fs::rename(&aside, &tree).unwrap();
+            bench.at(&root, &["branches"]);
+            assert_eq!(bench.sh(&format!("cat {}/f", branch.display())), "mine");
+        }
+        bench.branch("second");
+    });
+}
+
+#[test]
+fn nothing_is_put_behind_in_place_of_a_tree_that_is_gone_until_it_is_given_up() {
+    Bench::each_plain(|bench| {
+        let root = bench.0.root();
+        bench.at(&root, &["convert"]);
+        bench.at(&root, &["snapshot", "-m", "taken"]);
+        bench.at(&root, &["convert", "--back"]);
+        end(bench);
+        let tree = tree(bench);
+        fs::remove_dir_all(&tree).unwrap();
+        let refused = bench.ran(&root, &["convert"]);
+        let give_up = refused.stderr.split('`').find(|said| said.starts_with("rm "));
+        assert!(refused.code == 1 && give_up.is_some() && !tree.exists(), "{refused:?}");
+        bench.sh(give_up.unwrap());
+        bench.at(&root, &["rm", "taken"]);
+        // What lay behind is nobody's any more, and in nobody's way once it is moved.
+        let behind = bench.0.path(".ah-behind-w");
+        bench.sh(&format!("mv {0} {0}-aside", behind.display()));
+        bench.at(&root, &["convert"]);
+        bench.at(&root, &["snapshot"]);
+    });
+}
+
+/// Where the tree is of the only workspace that has one.
+fn tree(bench: &Bench) -> PathBuf {
+    let workspaces = fs::read_dir(bench.0.path("state/workspaces")).unwrap();
+    let mut trees = workspaces.map(|workspace| workspace.unwrap().path().join("providers/agentfs/tree"));
+    trees.find(|tree| tree.exists()).unwrap()
 }

@@ -26,12 +26,16 @@ use ah_provider_directory::{Mounts, failed, look, unescape};
 use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
+use crate::conversion::Behind;
+
 /// The name of a store's shelf.
 pub(crate) const SHELF: &str = "shelf";
 const COPY: &str = "shelf.copy";
 const HERE: &str = "here";
 /// The tree's name in a home.
 pub(crate) const TREE: &str = "tree";
+/// Written once there is a tree, and never taken away.
+pub(crate) const LOWER: &str = "lower";
 const FIRST_LINE: &str = "agentfs shelf 1";
 /// The beginning of a mount's source; behind it the home, `#`, and the number of the line.
 const SOURCE: &str = "agentfs:";
@@ -170,6 +174,23 @@ pub(crate) fn damaged(store: &Dir, name: &str, how: &str) -> Error {
         Err(_) => "a copy of AH_HOME may have that file; nothing else says what it said".to_owned(),
     };
     Error::new(ErrorKind::DataLoss, message).with_hint(hint)
+}
+
+/// What is said where a tree was made once and is not there any more: an empty one in its place would say that nothing was ever kept, stand in the way of its return, and give
+/// its branches the names of those that were. None where it is there, or nothing was ever kept.
+pub(crate) fn tree_gone(home: &Dir) -> Option<Error> {
+    let is_gone = look(home, TREE.as_bytes()).err() == Some(Errno::NOENT) && look(home, LOWER.as_bytes()).is_ok();
+    is_gone.then(|| {
+        let (tree, lower) = (home.path().join(TREE), home.path().join(LOWER));
+        let message = format!("{} is not there: what AgentFS keeps there is not to be had", tree.display());
+        let mut hint = "bring it back, from a copy of AH_HOME, say".to_owned();
+        // A workspace that is behind it is not to be had either, and nothing else is done in it.
+        if !matches!(Behind::of(home), Ok(Some(behind)) if behind.taken_back == Some(false)) {
+            let lower = text::shell(lower.as_os_str());
+            hint = format!("{hint}; or give it up: `rm {lower}`, then `ah agent fs rm --force` of each of its branches, then `ah agent fs gc`");
+        }
+        Error::new(ErrorKind::DataLoss, message).with_hint(hint)
+    })
 }
 
 fn is_key(text: &str) -> bool {

@@ -84,8 +84,11 @@ fn is_seen(target: &Dir, path: &Path) -> bool {
     matches!((around, there), (Ok(around), Ok(there)) if around != there)
 }
 
-/// Whether what is kept in a store grew from another directory than the workspace.
-fn grew_elsewhere(store: &Dir, workspace: &Dir) -> bool {
+/// Whether what is kept in a store grew from another directory than the workspace, or is gone.
+fn may_be_refused(store: &Dir, workspace: &Dir) -> bool {
+    if home::tree_gone(store).is_some() {
+        return true;
+    }
     let paths = path_of(store).and_then(|store| Ok((store, path_of(workspace)?)));
     paths.is_ok_and(|(store, lower)| matches!(ah_agentfs::Workspace::may_be_of(&store.join(TREE), &lower), Ok(false)))
 }
@@ -125,9 +128,9 @@ impl Provider for AgentFsProvider {
             return Ok(probe);
         }
         let probe = probe::probe(workspace, place.store, request)?;
-        // Who asks for it by name and mode is told by the call itself. The service knows whether anything is left of the other directory.
+        // Who asks for it by name and mode is told by the call itself. The service knows whether anything is left of what is kept.
         let promises = probe.usable && request.mode.is_none() && !probe.modes.contains(&Mode::InPlace);
-        match promises && grew_elsewhere(place.store, workspace) {
+        match promises && may_be_refused(place.store, workspace) {
             true => self.service.probe(place, request, cx),
             false => Ok(probe),
         }

@@ -74,6 +74,9 @@ impl Service {
         let around = refuse_boundaries(workspace, &at)?;
         self.refuse_in_copy()?;
         if let Some(error) = self.refuses(workspace, cx)? {
+            if error.kind == ErrorKind::DataLoss {
+                return Err(error);
+            }
             let message = "snapshots or branches of what was here before are kept in AgentFS";
             let ids = self.current().map(|open| open.ids(shelf)).unwrap_or_default();
             let them = match ids.len() {

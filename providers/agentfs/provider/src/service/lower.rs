@@ -8,10 +8,7 @@ use ah_agentfs::Workspace;
 use ah_plugin_api::{Dir, Error, ErrorKind, Result, text};
 
 use crate::conversion::Behind;
-use crate::home;
-
-/// A name in a home.
-const LOWER: &str = "lower";
+use crate::home::{self, LOWER};
 
 /// The path that is written down.
 pub(super) fn read(home: &Dir) -> Result<Option<PathBuf>> {

@@ -49,7 +49,7 @@ use ah_plugin_api::{
 use ah_provider_directory::KeptMounts;
 
 use crate::conversion::is_for_copy;
-use crate::home::{self, Shelf, Shown, TREE};
+use crate::home::{self, Shelf, Shown};
 use mounted::{What, make_folder, remove_folder};
 use opened::{Known, Open};
 use record::{PlaceLabel, SnapshotLabel};
@@ -174,9 +174,10 @@ impl Service {
         })
     }
 
-    /// Whether the home is still there, at the path by which it is known.
+    /// Whether the home is still there, at the path by which it is known, with its tree.
     fn is_there(&self) -> bool {
-        let there = rustix::fs::fstat(&self.home).is_ok_and(|stat| stat.st_nlink > 0);
+        let there = rustix::fs::fstat(&self.home).is_ok_and(|stat| stat.st_nlink > 0)
+            && (self.current().is_none() || home::tree_gone(&self.home).is_none());
         there && home::path_of(&self.home).is_ok_and(|path| path == self.path)
     }
 }
@@ -516,8 +517,7 @@ impl Service {
         {
             let again = match self.current() {
                 Some(open) => self.is_back(&open, &crate::home::path_of(workspace)?),
-                // A tree that is gone is not made anew: that would be an empty one, which says that nothing was ever kept.
-                None => lock(&self.closed).is_some() && self.path.join(TREE).exists(),
+                None => lock(&self.closed).is_some(),
             };
             if again {
                 self.for_lower(workspace, cx)?;

@@ -157,10 +157,15 @@ impl Service {
     /// Opens the tree of a home that has one and is not open: what is in the way of that may be gone by now. What is still, is noted.
     pub(super) fn open_if_it_can_be(&self, cx: &Context<'_>) -> Result<()> {
         let _opening = self.opens(cx)?;
+        if self.current().is_none() && home::tree_gone(&self.home).is_some() {
+            // That is what is said then.
+            *lock(&self.closed) = None;
+            return Ok(());
+        }
         let Some(lower) = self.lower()? else {
             // Killed before it was written, or lost: who comes from that directory has it written.
-            if self.current().is_none() && self.path.join(TREE).exists() {
-                *lock(&self.closed) = Some(lower::lost(&self.home));
+            if self.current().is_none() {
+                *lock(&self.closed) = self.path.join(TREE).exists().then(|| lower::lost(&self.home));
             }
             return Ok(());
         };
@@ -185,7 +190,7 @@ impl Service {
                 }
                 Ok(())
             }
-            // What is lost of it is told to who needs it. The next snapshot of a directory makes the tree again.
+            // What is lost of it is told to who needs it.
             Err(error)
                 if matches!(
                     error.kind,
@@ -331,7 +336,7 @@ impl Service {
                 let shelf = open.shelf(shelf);
                 Ok(Some((open, shelf)))
             }
-            (None, None) => Ok(None),
+            (None, None) => home::tree_gone(&self.home).map_or(Ok(None), Err),
             (None, Some(closed)) => Err(self.away(closed)),
         }
     }
@@ -345,7 +350,7 @@ impl Service {
         }
     }
 
-    /// The tree for a snapshot of a plain directory: made if there is none, and found again if the directory was moved.
+    /// The tree for a snapshot of a plain directory: made if there never was one, and found again if the directory was moved.
     pub(super) fn for_lower(&self, workspace: &Dir, cx: &Context<'_>) -> Result<Arc<Open>> {
         let stat = rustix::fs::fstat(workspace).map_err(|errno| failed("cannot look at the workspace", errno))?;
         let path = home::path_of(workspace)?;
@@ -370,8 +375,11 @@ impl Service {
         entered(cx, || self.opening.try_lock())
     }
 
-    /// The tree of a directory, which is not open: made if there is none.
+    /// The tree of a directory, which is not open: made if there never was one.
     fn made_for(&self, lower: &Path) -> Result<Arc<Open>> {
+        if let Some(gone) = home::tree_gone(&self.home) {
+            return Err(gone);
+        }
         match Workspace::create(&self.path.join(TREE), lower) {
             Ok(()) | Err(ah_agentfs::Error::Exists) => {}
             Err(error) => return Err(fail(format!("cannot make an AgentFS tree of {}", lower.display()), &error)),
@@ -400,6 +408,7 @@ impl Service {
         let path = home::path_of(workspace)?;
         let _opening = self.opens(cx)?;
         let other = match self.current() {
+            None if home::tree_gone(&self.home).is_some() => return Ok(home::tree_gone(&self.home)),
             Some(open) => {
                 !open.tree.is_lower(stat.st_dev, stat.st_ino) && !open.holds_nothing() && !self.is_back(&open, &path)
             }
@@ -453,6 +462,7 @@ impl Service {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::home::LOWER;
     use std::time::{Duration, Instant};
 
     use ah_plugin_api::{
@@ -511,7 +521,15 @@ mod tests {
         let service = service();
         let place = Place { workspace: Some(&lower), ..Place::new(&home) };
         (0..2).for_each(|_| every_answer_is_a_loss(&service, &place));
+        let cx = Context::quiet();
+        for told in [service.for_lower(&lower, &cx).map(drop).err(), service.refuses(&lower, &cx).unwrap()] {
+            assert!(told.is_some_and(|told| told.kind == ErrorKind::DataLoss && told.hint.is_some()));
+        }
         assert!(!home.path().join(TREE).exists());
+        // Who gives it up begins anew.
+        std::fs::remove_file(home.path().join(LOWER)).unwrap();
+        assert_eq!(service.list(&place, &ListRequest::default(), &cx).unwrap().len(), 0);
+        service.for_lower(&lower, &cx).unwrap();
     }
 
     fn every_answer_is_a_loss(service: &Service, place: &Place<'_>) {

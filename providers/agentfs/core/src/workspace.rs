@@ -218,11 +218,11 @@ impl Workspace {
 
     /// A snapshot of a branch, at a cost that depends on nothing but the changes of the last milliseconds. Every change that had
     /// returned before the call is in it, none that begins after its return is, and a change that runs meanwhile is in it
-    /// wholly or not at all. After an error there is none. A durable one is so with what it reads below: see [`Workspace::persist_with_below`].
+    /// wholly or not at all. After an error there is none. A durable one is so with what it reads below: see [`Workspace::take_below_to_disk`].
     pub fn snapshot(&self, branch: BranchId, label: &[u8], class: Class) -> Result<SnapshotId> {
         let snapshot = SnapshotId(self.engine.snapshot(branch.0, label)?);
         if class == Class::Durable
-            && let Err(error) = self.persist_with_below(snapshot)
+            && let Err(error) = self.take_below_to_disk(branch).and_then(|()| self.persist())
         {
             let _ = self.engine.delete_snapshot(snapshot.0);
             return Err(error);
@@ -286,17 +286,17 @@ impl Workspace {
         self.engine.persist()
     }
 
-    /// As [`Workspace::persist`], and what a snapshot reads below: see [`Workspace::take_below_to_disk`].
+    /// As [`Workspace::persist`], and what a snapshot reads below, as [`Workspace::take_below_to_disk`], but that what the disk lost does not count as told: nobody may hear of this.
     pub fn persist_with_below(&self, snapshot: SnapshotId) -> Result<()> {
         let line = read_lock(&self.engine.state).snapshots.get(&snapshot.0).ok_or(Error::NotFound)?.line;
-        self.engine.take_below_to_disk(line)?;
+        self.engine.have_below_on_disk(line)?;
         self.engine.persist()
     }
 
     /// Takes what was below when a branch's base was taken to the disk, where it is not known that the disk has it: all that waits to be written on that filesystem, whoever's it is. That is so
     /// for seconds behind a base, and where older programs took it.
     ///
-    /// Errors: [`Error::LostBelow`], of that base until the store is opened anew.
+    /// Errors: [`Error::LostBelow`], of that base until this has told it and the store is opened anew.
     pub fn take_below_to_disk(&self, branch: BranchId) -> Result<()> {
         self.engine.take_below_to_disk(branch.0)
     }

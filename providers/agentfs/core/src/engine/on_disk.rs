@@ -2,6 +2,7 @@
 //! a shared mapping moves no time before the system writes it back. So equal attributes tell of equal contents, also after a power cut, only once the lower filesystem was synced.
 //!
 //! It is synced behind each base, before anything is hashed, once for all bases that wait then; or by the first who wants a snapshot of such a base to be durable. The row `j` of a base, with a zero, says that it was.
+//! What the disk did not take the system tells once. So that is written down, too, until somebody was told.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -21,7 +22,7 @@ use crate::{lock, platform, read_lock, write_lock};
 pub(super) struct OnDisk {
     /// Bases of which it is not known that the disk has what was below.
     waiting: Mutex<BTreeMap<LineId, Waiting>>,
-    /// The disk did not take something since the store was opened.
+    /// The disk did not take something since the store was opened, or before that, of which nobody was told.
     lost: AtomicBool,
     /// Those that waited when the store was opened, and those whose fingerprints are older than that: a power cut may have left less than they name.
     doubted: BTreeSet<LineId>,
@@ -37,7 +38,7 @@ pub(super) struct OnDisk {
 enum Waiting {
     /// From before it was taken; `None`: it was there when the store was opened.
     For(Option<Arc<Witness>>),
-    /// Nobody: the disk did not take something since then, which the system tells once, and forgets.
+    /// Nobody: the disk did not take something since then, which the system tells once, and forgets; or who had the store open before was told so, and told nobody.
     InVain,
 }
 
@@ -50,7 +51,13 @@ fn row(base: LineId) -> Vec<u8> {
     key::of_line(b'j', base, Some(0))
 }
 
-/// What is in it: zeros if fingerprints are older, else in which boot that was.
+/// The row that says that the disk did not take something since then, of which nobody was told.
+fn untold(base: LineId) -> Vec<u8> {
+    // Nor that one.
+    key::of_line(b'j', base, Some(u64::MAX))
+}
+
+/// What is in the first: zeros if fingerprints are older, else in which boot that was.
 fn mark(boot: &str) -> [u8; 8] {
     let mut mark = [0; 8];
     mark.copy_from_slice(&blake3::hash(boot.as_bytes()).as_bytes()[..8]);
@@ -59,17 +66,19 @@ fn mark(boot: &str) -> [u8; 8] {
 
 impl OnDisk {
     pub(super) fn of(state: &State) -> Result<Self> {
-        let (mut waiting, mut doubted) = (BTreeMap::new(), BTreeSet::new());
+        let (mut waiting, mut doubted, mut lost) = (BTreeMap::new(), BTreeSet::new(), false);
         for (&line, _) in state.lines.iter().filter(|(_, line)| line.parent.is_none() && !line.points.is_empty()) {
             let row = state.layers.get(&row(line))?;
             if row.is_none() {
-                waiting.insert(line, Waiting::For(None));
+                let is_untold = state.layers.get(&untold(line))?.is_some();
+                lost |= is_untold;
+                waiting.insert(line, if is_untold { Waiting::InVain } else { Waiting::For(None) });
             }
             if row.is_none_or(|row| *row == [0; 8]) {
                 doubted.insert(line);
             }
         }
-        Ok(Self { waiting: Mutex::new(waiting), doubted, ..Self::default() })
+        Ok(Self { waiting: Mutex::new(waiting), lost: AtomicBool::new(lost), doubted, ..Self::default() })
     }
 
     /// One for a base that is about to be taken. They are called one after the other, so that their numbers say which is the older one.
@@ -100,9 +109,23 @@ impl OnDisk {
 }
 
 impl Engine {
-    /// Takes what was below when the base of a line was taken to the disk, if it is not known to be there: all that waits to be written on that filesystem, whoever's it is, and so for all bases
-    /// that wait. [`Error::LostBelow`] if the disk did not take something since that base was taken, until the store is opened anew.
+    /// As [`Engine::have_below_on_disk`], for who passes on what the disk lost: whoever opens the store then asks the disk as if nothing had been.
     pub(crate) fn take_below_to_disk(&self, line: LineId) -> Result<()> {
+        let taken = self.have_below_on_disk(line);
+        if matches!(taken, Err(Error::LostBelow)) {
+            let untold = untold(read_lock(&self.state).chain(line)?.base);
+            let is_untold = read_lock(&self.state).layers.get(&untold)?.is_some();
+            if is_untold && self.room_for_rows().is_ok() {
+                write_lock(&self.state).layers.remove(&untold);
+                self.wake();
+            }
+        }
+        taken
+    }
+
+    /// Takes what was below when the base of a line was taken to the disk, if it is not known to be there: all that waits to be written on that filesystem, whoever's it is, and so for all bases
+    /// that wait. [`Error::LostBelow`] if the disk did not take something since that base was taken, until somebody was told and the store is opened anew.
+    pub(crate) fn have_below_on_disk(&self, line: LineId) -> Result<()> {
         if self.below_is_on_disk(line) {
             return Ok(());
         }
@@ -150,6 +173,11 @@ impl Engine {
                 let first = matches!(state.layers.next(&fingerprints, &fingerprints), Ok(None));
                 let mark = if first { mark(&self.boot) } else { [0; 8] };
                 state.layers.put(&row(base), mark.to_vec());
+            }
+            for &(base, _) in &lost {
+                if self.base_seen(&state, base).is_some() {
+                    state.layers.put(&untold(base), vec![1]);
+                }
             }
             drop(state);
             if pins && self.pins_are_believed()? {

@@ -15,6 +15,7 @@
 //! | `j` | line of a base | its branches show what is pinned as it was |
 //! | `j` | line of a base, inode below | how many names a file had whose fingerprint was taken, if more than one |
 //! | `j` | line of a base, 0 | the disk has what was below when it was taken: in which boot that was written down, zeros if fingerprints are older |
+//! | `j` | line of a base, 2^64 - 1 | the disk did not take something below since it was taken, and nobody was told: 1 |
 //! | `k` | line, epoch | a point that was deleted, whose rows are not cleared up yet |
 //! | `l` | line | the line |
 //! | `m` | name | a counter; `pins`: how far pins are believed, see `pinning` |

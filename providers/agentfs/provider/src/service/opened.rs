@@ -97,7 +97,12 @@ impl Open {
     /// Takes everything to the disk, and what that snapshot reads below: it survives a power cut then, and so do all that had been taken before and read nothing else there.
     pub(super) fn sync(&self, number: Number) -> Result<()> {
         let before = lock(&self.volatile).clone();
-        self.tree.persist_with_below(number).map_err(|e| fail("cannot put the snapshot on disk", &e))?;
+        self.tree.persist_with_below(number).map_err(|e| {
+            let error = fail("cannot put the snapshot on disk", &e);
+            // Nobody may hear of this one: it is told by the next that is to be durable at once.
+            let is_told = !matches!(e, ah_agentfs::Error::LostBelow);
+            if is_told { error } else { error.with_hint("`ah agent fs snapshot` in the branch says what to do") }
+        })?;
         lock(&self.volatile).retain(|number| !(before.contains(number) && self.tree.below_is_on_disk(*number)));
         Ok(())
     }

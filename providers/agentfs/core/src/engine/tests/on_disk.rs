@@ -61,6 +61,33 @@ fn what_the_disk_lost_below_is_not_forgotten_with_the_next_call() {
 }
 
 #[test]
+fn what_the_disk_lost_below_is_kept_until_somebody_was_told() {
+    let place = Place::new();
+    std::fs::write(place.0.path().join("lower/file"), "contents").unwrap();
+    let engine = place.open();
+    let (line, _) = branch(&engine);
+    let base = read_lock(&engine.state).chain(line).unwrap().base;
+    engine.lower.loses.store(true, Ordering::SeqCst);
+    // By who does it behind the base, and by who makes old snapshots durable: neither tells anybody.
+    assert!(matches!(engine.take_fingerprints(base), Err(Error::LostBelow)));
+    engine.sync().unwrap();
+    drop(engine);
+    for _ in 0..2 {
+        let engine = place.open();
+        assert!(matches!(engine.have_below_on_disk(line), Err(Error::LostBelow)));
+        let (later, _) = branch(&engine);
+        engine.have_below_on_disk(later).unwrap();
+        assert_eq!([line, later].map(|line| engine.below_is_on_disk(line)), [false, true]);
+    }
+    let engine = place.open();
+    (0..2).for_each(|_| assert!(matches!(engine.take_below_to_disk(line), Err(Error::LostBelow))));
+    engine.sync().unwrap();
+    drop(engine);
+    place.open().take_below_to_disk(line).unwrap();
+    assert!(check(&place.store(), &place.0.path().join("lower"), false).unwrap().problems.is_empty());
+}
+
+#[test]
 fn the_disk_is_asked_once_for_all_bases_unless_it_lost_something() {
     let place = Place::new();
     let engine = place.open();

@@ -15,6 +15,9 @@ use crate::wire::DEFECT;
 const LONGEST: usize = 4 << 10;
 /// Sentences of one kind.
 const MOST: usize = 100;
+/// Bytes of what a snapshot omitted, and those that each takes beside its path and what is said of it. None can be left out: restore would take away what it names.
+const OMITTED: usize = 256 << 20;
+const OMISSION: usize = 64;
 
 /// A request whose answer can be held against it.
 pub(crate) trait Asked<A> {
@@ -30,15 +33,15 @@ impl Asked<rq::Done> for rq::UnmountRequest {}
 impl Asked<ty::Usage> for rq::UsageRequest {}
 
 /// What is wrong with an entry; none: nothing.
-const NO_ENTRY: &str = "an entry with another name than it was asked about, or a mode that is none";
+const NO_ENTRY: &str = "an entry with another name than it was asked about, or a kind or mode that is none";
 
 /// Whether an entry is one of that name; the top directory's is empty.
 fn fits(entry: &ty::Entry, name: Option<&[u8]>) -> bool {
-    entry.name == name.unwrap_or_default() && has_mode(entry)
+    entry.name == name.unwrap_or_default() && is_something(entry)
 }
 
-fn has_mode(entry: &ty::Entry) -> bool {
-    entry.mode & !0o7777 == 0
+fn is_something(entry: &ty::Entry) -> bool {
+    entry.mode & !0o7777 == 0 && entry.kind != ty::EntryKind::Unknown
 }
 
 impl Asked<ty::Entry> for rq::ReadRequest {
@@ -58,14 +61,17 @@ impl Asked<ty::Reclaimed> for rq::ReclaimRequest {
 impl Asked<ty::Snapshot> for rq::SnapshotRef {
     fn wrong(&self, _: &Place<'_>, answer: &mut ty::Snapshot) -> Option<&'static str> {
         cut_snapshot(answer);
-        (answer.reference != self.snapshot).then_some("another snapshot than it was asked about")
+        if answer.reference != self.snapshot {
+            return Some("another snapshot than it was asked about");
+        }
+        omitted(answer)
     }
 }
 
 impl Asked<Vec<ty::Snapshot>> for rq::ListRequest {
     fn wrong(&self, _: &Place<'_>, answer: &mut Vec<ty::Snapshot>) -> Option<&'static str> {
         answer.iter_mut().for_each(cut_snapshot);
-        None
+        answer.iter().find_map(omitted)
     }
 }
 
@@ -82,8 +88,18 @@ impl Asked<ty::Snapshot> for rq::SnapshotRequest {
         cut_snapshot(answer);
         let same = (&answer.id, answer.created, &answer.label, &answer.attributes)
             == (&self.id, self.created, &self.label, &self.attributes);
-        (!same).then_some("a snapshot that bears another id, time, label or attributes than it was to bear")
+        if !same {
+            return Some("a snapshot that bears another id, time, label or attributes than it was to bear");
+        }
+        omitted(answer)
     }
+}
+
+/// What is wrong with what a snapshot says that it does not hold.
+fn omitted(snapshot: &ty::Snapshot) -> Option<&'static str> {
+    let bytes = |it: &ty::Omission| OMISSION + it.path.as_bytes().len() + it.detail.as_ref().map_or(0, String::len);
+    (snapshot.omitted.iter().map(bytes).sum::<usize>() > OMITTED)
+        .then_some("a snapshot that names more that it does not hold than 256 MiB")
 }
 
 fn is_plain(path: &Path) -> bool {
@@ -124,8 +140,8 @@ impl Asked<Vec<ty::Entry>> for rq::ReadDirRequest {
         if answer.iter().any(|entry| FileName::new(entry.name.as_slice()).is_err()) {
             return Some("names in a directory that are none");
         }
-        if !answer.iter().all(has_mode) {
-            return Some("modes in a directory that are none");
+        if !answer.iter().all(is_something) {
+            return Some("kinds or modes in a directory that are none");
         }
         (!answer.is_sorted_by(|a, b| a.name < b.name)).then_some("names in a directory out of order, or twice")
     }
@@ -143,7 +159,7 @@ impl Asked<ty::Changes> for rq::DiffRequest {
         };
         if !changes.iter().all(named) {
             return Some(
-                "differences in which a path and the name of what is there do not agree, or with modes that are none",
+                "differences in which a path and the name of what is there do not agree, or with kinds or modes that are none",
             );
         }
         // Thousands of paths may have been asked about.

@@ -181,7 +181,7 @@ open_enum! {
 }
 
 open_enum! {
-    /// Kinds of directory entries.
+    /// Kinds of directory entries. What is none of these is `Special`, too: another kind in an answer is refused.
     pub enum EntryKind {
         /// A regular file.
         File = "file",
@@ -342,7 +342,7 @@ pub struct Snapshot {
     /// How many things were omitted.
     #[serde(default)]
     pub omitted_total: u64,
-    /// What was omitted and why. `stat` and `snapshot` give all of it, `list` leaves it empty.
+    /// What was omitted and why. `stat` and `snapshot` give all of it, at most 256 MiB with 64 bytes for each beside its path and detail; `list` leaves it empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub omitted: Vec<Omission>,
     /// Where the user's repository stood.

@@ -10,9 +10,10 @@ use std::time::Duration;
 use ah_plugin_api::ipc;
 use ah_plugin_api::wire::{self, Op, Remote};
 use ah_plugin_api::{
-    Context, Description, DestroyRequest, Dir, Done, Durability, Error, ErrorKind, FileName, ListRequest, MountRequest,
-    Place, Probe, ProbeRequest, Provider, ProviderName, ReclaimRequest, Reclaimed, Reference, Result, Snapshot,
-    SnapshotId, SnapshotRef, SnapshotRequest, Timestamp, UnmountRequest, View,
+    Context, Description, DestroyRequest, Dir, Done, Durability, Entry, EntryKind, Error, ErrorKind, FileName,
+    ListRequest, LookupRequest, MountRequest, Omission, OmitReason, Place, Probe, ProbeRequest, Provider, ProviderName,
+    ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Reference, RelPath, Result, Snapshot, SnapshotId,
+    SnapshotRef, SnapshotRequest, Timestamp, UnmountRequest, View,
 };
 
 /// Knows one snapshot, whatever it is asked for, and shows it at one path.
@@ -132,6 +133,78 @@ fn a_path_of_a_view_that_is_not_absolute_and_plain() {
     // As asked for, and where the provider shows it anyway.
     for right in [target.path().join("v"), dir.path().join("elsewhere")] {
         assert_eq!(mount(right.clone()).unwrap().path, right);
+    }
+}
+
+/// Gives what a test has it give.
+struct Gives(Vec<u8>);
+
+impl wire::Caller for Gives {
+    fn call(&self, _: Op, _: &[u8], _: &[BorrowedFd<'_>], _: &Context<'_>) -> Result<Vec<u8>> {
+        Ok(self.0.clone())
+    }
+}
+
+fn gives(answer: &impl serde::Serialize) -> Remote<Gives> {
+    Remote::new(Gives(wire::encode(answer).unwrap()), Stubborn { view: PathBuf::new() }.describe())
+}
+
+fn is_the_providers(error: &Error) -> bool {
+    error.kind == ErrorKind::Internal && error.message.contains("the provider stubborn answered with")
+}
+
+#[test]
+fn an_entry_of_a_kind_that_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Dir::open(dir.path()).unwrap();
+    let (place, cx) = (Place::new(&store), Context::quiet());
+    let (snapshot, path) = (reference("one"), RelPath::new("a").unwrap());
+    for (kind, is_right) in [(EntryKind::Special, true), (EntryKind::Unknown, false)] {
+        let entry = Entry {
+            name: b"a".to_vec(),
+            kind,
+            mode: 0o644,
+            size: 0,
+            mtime: Timestamp::default(),
+            content: None,
+            ignored: false,
+        };
+        let read_dir = ReadDirRequest { snapshot: snapshot.clone(), path: RelPath::root() };
+        let lookup = LookupRequest { snapshots: vec![snapshot.clone()], path: path.clone() };
+        let read = ReadRequest { snapshot: snapshot.clone(), path: path.clone() };
+        let answers = [
+            gives(&vec![&entry]).read_dir(&place, &read_dir, &cx).map(drop),
+            gives(&vec![Some(&entry)]).lookup(&place, &lookup, &cx).map(drop),
+            gives(&entry).read(&place, &read, &cx).map(drop),
+        ];
+        for answer in answers {
+            assert!(if is_right { answer.is_ok() } else { is_the_providers(&answer.unwrap_err()) }, "{kind:?}");
+        }
+    }
+}
+
+#[test]
+fn more_that_a_snapshot_does_not_hold_than_anybody_can_use() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Dir::open(dir.path()).unwrap();
+    let (place, cx) = (Place::new(&store), Context::quiet());
+    let request = SnapshotRef { snapshot: reference("one") };
+    let one = Stubborn { view: PathBuf::new() }.stat(&place, &request, &cx).unwrap();
+    // What is said of each is cut at 4 KiB.
+    let omission = |detail: usize| Omission {
+        path: RelPath::new("a").unwrap(),
+        reason: OmitReason::Ignored,
+        detail: Some("x".repeat(detail)),
+    };
+    for (omitted, is_right) in [(vec![omission(1); 2], true), (vec![omission(4 << 10); 70_000], false)] {
+        let snapshot = Snapshot { omitted_total: omitted.len() as u64, omitted, ..one.clone() };
+        let answers = [
+            gives(&snapshot).stat(&place, &request, &cx).map(drop),
+            gives(&vec![&snapshot]).list(&place, &ListRequest::default(), &cx).map(drop),
+        ];
+        for answer in answers {
+            assert!(if is_right { answer.is_ok() } else { is_the_providers(&answer.unwrap_err()) }, "{is_right}");
+        }
     }
 }
 

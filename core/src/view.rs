@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use ah_plugin_api::wire::DEFECT;
 use ah_plugin_api::{Context, Error, ErrorKind, MountRequest, Place, Provider, Result, UnmountRequest, View};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Access, Mode, OFlags, StatVfsMountFlags};
+use rustix::io::Errno;
 
 use crate::fsio;
 
@@ -26,7 +27,7 @@ pub(crate) fn mount(
         path if is_worked_in(path, &asked, root) => "what is worked in",
         path if fsio::is_no_dir(path) => "what is no directory",
         path if !may_be_shown(path, &asked, place) => {
-            "what is neither where it was asked for, nor in its store, nor on another filesystem"
+            "what is neither where it was asked for, nor in its store, nor read-only on another filesystem"
         }
         _ => return Ok(view),
     };
@@ -45,15 +46,21 @@ fn is_worked_in(path: &Path, asked: &Path, root: &Path) -> bool {
     root.starts_with(&there) || !there.starts_with(asked) && inside()
 }
 
-/// Whether a view may be at `path`: where it was `asked` for, or where its provider shows the snapshot anyway: below its store, or on a filesystem that
-/// is not the one of the folder of views.
+/// Whether a view may be at `path`: where it was `asked` for, or where its provider shows the snapshot anyway: below its store, or read-only on a filesystem that
+/// is not the one of the folder of views. What can be written there is others' files, and not a snapshot.
 fn may_be_shown(path: &Path, asked: &Path, place: &Place<'_>) -> bool {
     let (there, store) = (real(path), real(place.store.path()));
     let is_apart = || {
         let target = place.target.and_then(|target| device(target.path()));
-        device(&there).zip(target).is_some_and(|(there, target)| there != target)
+        device(&there).zip(target).is_some_and(|(there, target)| there != target) && is_read_only(&there)
     };
     there.starts_with(real(asked)) || there.starts_with(&store) && there != store || is_apart()
+}
+
+/// Whether nobody can write there, whoever asks: of a mount its flags say so, of a subvolume the kernel does when it is asked.
+fn is_read_only(path: &Path) -> bool {
+    let is_mounted_so = rustix::fs::statvfs(path).is_ok_and(|it| it.f_flag.contains(StatVfsMountFlags::RDONLY));
+    is_mounted_so || rustix::fs::access(path, Access::WRITE_OK) == Err(Errno::ROFS)
 }
 
 fn real(path: &Path) -> PathBuf {

@@ -199,7 +199,10 @@ fn a_view_is_not_what_is_worked_in() {
     fs::create_dir(&strangers).unwrap();
     let store = home.join("workspaces").join(workspace.id().as_str()).join("providers/fake");
     let worked_in = [lab.path(), lab.path().join("sub"), lab.top.clone(), lab.top.join("link"), "/".into()];
-    for path in worked_in.into_iter().chain([strangers, store, home.join("mounts"), home]) {
+    // On another filesystem, mostly: anybody's files are there, too.
+    let elsewhere = tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap());
+    let others = [strangers, store, home.join("mounts"), home, elsewhere.path().to_owned()];
+    for path in worked_in.into_iter().chain(others) {
         let answer = path.clone();
         *lab.fake.of_views.lock().unwrap() =
             Some(Box::new(move |view: View| Ok(View { path: answer.clone(), ..view })));

@@ -1,10 +1,15 @@
 //! What the snapshots hold of a file, against what is on disk: by its contents, where attributes do not tell.
 
+use ah_plugin_api::wire::DEFECT;
 use ah_plugin_api::{Entry, EntryKind, ErrorKind, RelPath, Result};
 
 use super::Planner;
+use crate::restore::at::Found;
 use crate::restore::read_back::cannot_give_back;
 use crate::walk::{Source, same_contents};
+
+/// What was last touched so long before a snapshot was that before it, whosever clock stamps it. Nanoseconds.
+const LONG: i128 = 60_000_000_000;
 
 impl Planner<'_> {
     /// Whether the safety snapshot holds the very bytes that are on disk.
@@ -30,6 +35,19 @@ impl Planner<'_> {
             Err(error) if error.kind == ErrorKind::Cancelled => Err(error),
             Err(error) => Ok(Some(cannot_give_back(&error))),
         }
+    }
+
+    /// What is said where something is not what its provider told of it in the safety snapshot, though nothing was done to it since, nor was a directory above it replaced. None: somebody may
+    /// have changed it.
+    pub(super) fn told_wrong(&self, path: &RelPath, found: &Found) -> Option<String> {
+        let long_before = self.wish.safety.created.as_nanos() - LONG;
+        let is_old = |found: &Found| found.ctime.max(found.mtime).as_nanos() < long_before;
+        let mut above = std::iter::successors(path.parent(), RelPath::parent);
+        if !is_old(found) || !above.all(|dir| matches!(self.tree.stat(&dir), Ok(Some(dir)) if is_old(&dir))) {
+            return None;
+        }
+        let name = self.wish.safety_shelf.unwrap_or(self.ground.shelf).provider.describe().name;
+        Some(format!("the provider {name} told of it what it was not, when the present state was saved: {DEFECT}"))
     }
 }
 

@@ -4,7 +4,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use ah_plugin_api::{Capability, Context, Lost, Observer, Progress, RelPath};
+use ah_plugin_api::{Capability, Context, EntryKind, Lost, Observer, Progress, RelPath};
 
 use super::lab::{Ask, Lab};
 use super::{age, chmod, paths, set};
@@ -367,4 +367,30 @@ fn what_is_put_in_place_of_a_directory_stays_closed() {
     assert_eq!(lab.at("pub").metadata().unwrap().permissions().mode() & 0o777, 0o700);
     let told = outcome.applied.failed.iter().find(|failed| failed.path.as_bytes() == b"pub");
     assert_eq!(told.unwrap().reason, "something else was put in its place");
+}
+
+#[test]
+fn what_a_provider_told_wrong_of_the_present_state_is_not_said_to_have_changed() {
+    let lab = Lab::like_git();
+    let names = ["dir", "kind", "mode", "size"];
+    lab.write("dir/file", "the same");
+    names[1..].iter().for_each(|name| lab.write(name, "then"));
+    let target = lab.snapshot();
+    lab.falsify(&target, "dir", |dir| dir.mode = 0o711);
+    names[1..].iter().for_each(|name| lab.write(name, "as it is now"));
+    let mut safety = lab.snapshot();
+    lab.falsify(&safety, "dir", |dir| dir.mode = 0o710);
+    lab.falsify(&safety, "kind", |file| file.kind = EntryKind::Symlink);
+    lab.falsify(&safety, "mode", |file| file.mode ^= 0o001);
+    lab.falsify(&safety, "size", |file| file.mtime.secs -= 1);
+    lab.falsify(&safety, "size", |file| file.mode ^= 0o001);
+    for (since, is_told) in [(0, false), (3600, true)] {
+        safety.created.secs += since;
+        let plan = lab.plan(&safety, &target, &Ask::default());
+        assert_eq!(paths(&plan.conflicts), set(&names));
+        for conflict in &plan.conflicts {
+            assert_eq!(conflict.reason.starts_with("the provider memory told"), is_told, "{conflict:?}");
+        }
+        assert_eq!(plan.forcible, if is_told { 0 } else { names.len() - 1 });
+    }
 }

@@ -358,6 +358,13 @@ impl Lab {
         held.0
     }
 
+    /// Has the provider tell of a path in a snapshot what is not so.
+    pub(super) fn falsify(&self, held: &Snapshot, path: &str, with: impl FnOnce(&mut Entry)) {
+        let mut snapshots = self.memory.snapshots.lock().unwrap();
+        let (_, held) = snapshots.get_mut(held.reference.as_str()).unwrap();
+        with(&mut held.get_mut(&RelPath::new(path).unwrap()).unwrap().0);
+    }
+
     pub(super) fn ground<T>(&self, with: impl FnOnce(&Ground<'_>) -> T) -> T {
         let policy = CapturePolicy::default();
         let everything = !self.memory.capabilities.contains(&Capability::AppliesPolicy);

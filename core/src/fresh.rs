@@ -67,20 +67,19 @@ impl Engine {
     }
 
     /// The registry is locked.
-    fn take_back(&self, workspace: Workspace) -> Result<()> {
+    fn take_back(&self, mut workspace: Workspace) -> Result<()> {
         let folder = workspace.folder();
         if !is_there_at_all(&file(&folder)) {
             return Ok(());
         }
         let Some(_alone) = Lock::of_there(&file(&folder), true)? else { return Ok(()) };
         // Who found it by its id holds nothing but this, while they write something down.
-        let _timeline = workspace.lock("timeline")?;
+        workspace.timeline = Some(workspace.lock("timeline")?);
         let is_kept = !workspace.state()?.events.is_empty() || !unlisted::all(&folder)?.is_empty();
         if is_kept || !session::names(&folder)?.is_empty() {
             return Ok(());
         }
-        let root = workspace.root().to_owned();
-        let aside = self.give_up(workspace.record, &root)?;
+        let aside = self.give_up(&workspace)?;
         Index::refresh(self.home())?;
         // What cannot be removed now, gc removes.
         let _ = fsio::remove_tree(&aside);

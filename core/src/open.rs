@@ -222,7 +222,7 @@ impl Engine {
             return Err(Error::new(ErrorKind::Conflict, message).with_hint(hint));
         }
         if let Some(record) = known {
-            self.give_up(record, &root)?;
+            self.give_up(&self.handle(record, root.clone()))?;
         }
         self.displace(&Index::refresh(self.home())?, &former.id, &root)?;
         let record = self.relocate(&former, &root, identity)?;
@@ -257,9 +257,8 @@ impl Engine {
 
     /// Puts away a workspace that another one's timeline is to take the place of, or of which nothing came, if it has nothing to lose; gives where
     /// to. The registry is locked.
-    pub(crate) fn give_up(&self, record: WorkspaceRecord, root: &Path) -> Result<PathBuf> {
-        let (id, is_branch) = (record.id.clone(), record.branch.is_some());
-        let workspace = self.handle(record, root.to_owned());
+    pub(crate) fn give_up(&self, workspace: &Workspace) -> Result<PathBuf> {
+        let (id, root, is_branch) = (&workspace.id, &workspace.root, workspace.record.branch.is_some());
         // Not waited for: who takes a snapshot may wait for the registry.
         let alone = Lock::try_take(&workspace.folder().join("orphans.lock"), true)?.ok_or_else(|| {
             let message = format!("a snapshot of {} is being taken", root.display());
@@ -281,8 +280,8 @@ impl Engine {
             ));
         }
         self.home().may_remove("`adopt`")?;
-        branch::refuse_held_by_store(&workspace)?;
-        branch::empty_stores(&workspace)?;
+        branch::refuse_held_by_store(workspace)?;
+        branch::empty_stores(workspace)?;
         let trash = self.home().join("trash");
         fsio::make_dir(&trash)?;
         let aside = trash.join(format!("workspace-{id}-{}", letters(&self.settings().ids)));
@@ -365,7 +364,7 @@ impl Engine {
     }
 
     pub(crate) fn handle(&self, record: WorkspaceRecord, root: PathBuf) -> Workspace {
-        Workspace { engine: self.clone(), id: record.id.clone(), root, record, fresh: None }
+        Workspace { engine: self.clone(), id: record.id.clone(), root, record, fresh: None, timeline: None }
     }
 
     /// The handle of a registered workspace by its id.

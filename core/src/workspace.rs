@@ -38,6 +38,8 @@ pub struct Workspace {
     pub(crate) record: WorkspaceRecord,
     /// Held as long as nothing is kept of it (`fresh`).
     pub(crate) fresh: Option<Lock>,
+    /// The timelines' lock, where all that this handle does is done under it.
+    pub(crate) timeline: Option<Lock>,
 }
 
 impl Workspace {
@@ -533,7 +535,8 @@ impl Workspace {
     pub(crate) fn log(&self) -> Log<'_> {
         let settings = self.engine.settings();
         let patience = settings.patience_left();
-        Log { folder: self.folder(), clock: &settings.clock, observer: &*settings.observer, patience }
+        let held = self.timeline.as_ref();
+        Log { folder: self.folder(), clock: &settings.clock, observer: &*settings.observer, patience, held }
     }
 
     /// Held by who is about to pin, to label or to need a snapshot, from before it is looked for until that is written down: what goes

@@ -246,8 +246,13 @@ mod tests {
     #[test]
     fn one_of_an_earlier_run_of_the_machine_gives_no_more_than_a_number() {
         let temp = tempfile::tempdir().unwrap();
-        let log =
-            Log { folder: temp.path().to_owned(), clock: &Clock::system(), observer: &Quiet, patience: Duration::ZERO };
+        let log = Log {
+            folder: temp.path().to_owned(),
+            clock: &Clock::system(),
+            observer: &Quiet,
+            patience: Duration::ZERO,
+            held: None,
+        };
         let now = Head { boot: boot_id(), ..long() };
         for (boot, snapshot) in [("another", None), (&now.boot, now.snapshot.clone())] {
             log.head().0.write(&Head { boot: boot.to_owned(), ..long() }).unwrap();
@@ -283,7 +288,7 @@ mod tests {
         let lock = Lock::try_take(&temp.path().join("timeline.lock"), true).unwrap();
         let observer = Writer(path, Mutex::new(lock));
         let (clock, patience) = (&Clock::system(), Duration::from_secs(60));
-        let log = Log { folder: temp.path().to_owned(), clock, observer: &observer, patience };
+        let log = Log { folder: temp.path().to_owned(), clock, observer: &observer, patience, held: None };
         let (report, _) = log.read(None).unwrap();
         assert_eq!(report.faults.iter().map(|fault| fault.kind).collect::<Vec<_>>(), [FaultKind::End]);
         assert!(log.read_since(7).unwrap().is_some() && log.read_since(6).unwrap().is_none());
@@ -303,8 +308,13 @@ mod tests {
             said.lock().unwrap().push(HeadFile::open(&at).1.is_some_and(|head| head.snapshot.is_some()));
             Timestamp::default()
         });
-        let log =
-            Log { folder: temp.path().to_owned(), clock: &clock, observer: &Quiet, patience: Duration::from_secs(60) };
+        let log = Log {
+            folder: temp.path().to_owned(),
+            clock: &clock,
+            observer: &Quiet,
+            patience: Duration::from_secs(60),
+            held: None,
+        };
         let last = Head { boot: boot_id(), ..long() };
         let remove = |ids: &[&str]| {
             HeadFile::open(&path).0.write(&last).unwrap();

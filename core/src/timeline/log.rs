@@ -33,6 +33,8 @@ pub(crate) struct Log<'a> {
     pub(crate) observer: &'a dyn Observer,
     /// How long to wait for another process that writes.
     pub(crate) patience: Duration,
+    /// The lock of the timelines, where whoever asks holds it already.
+    pub(crate) held: Option<&'a Lock>,
 }
 
 /// Whether a repository stands where it stood, its index and refs too. Where that cannot be told it does not.
@@ -99,8 +101,10 @@ impl Log<'_> {
         Ok(())
     }
 
-    fn lock(&self) -> Result<Lock> {
-        Lock::take(&self.folder.join("timeline.lock"), true, self.patience, self.observer)
+    /// None where it is held already: taken once more, it would be waited for in vain.
+    fn lock(&self) -> Result<Option<Lock>> {
+        let take = || Lock::take(&self.folder.join("timeline.lock"), true, self.patience, self.observer);
+        if self.held.is_some() { Ok(None) } else { take().map(Some) }
     }
 
     /// Puts all events there that wait for that.

@@ -82,7 +82,12 @@ impl Workspace {
             kept: Some(true),
         };
         let mut bodies: Vec<EventBody> = unpinned.map(pin).collect();
-        let pinned = text::count(bodies.len(), "snapshot is", "snapshots are");
+        // Those of which the lines were lost were pinned as they were listed again.
+        let again: BTreeSet<&SnapshotId> =
+            state.events.iter().filter(|event| event.seq > lost).filter_map(listed).collect();
+        let is_pinned_again = |it: &&SnapshotRecord| it.kept && it.seq <= lost && again.contains(&it.id);
+        let pinned = bodies.len() + state.snapshots.iter().filter(is_pinned_again).count();
+        let pinned = text::count(pinned, "snapshot is", "snapshots are");
         bodies.push(EventBody::LinesSought {});
         self.append_with(&self.writing_session(), Durability::Durable, |_| bodies)?;
         report.did(format!(

@@ -224,6 +224,9 @@ fn the_end_of_a_timeline_that_is_missing_is_told_until_gc_has_pinned_what_it_may
             assert_eq!(refused.kind, ErrorKind::FailedPrecondition);
             let report = workspace.gc(&ah_core::GcOptions::default()).unwrap();
             assert!(report.failures.is_empty(), "{report:?}");
+            // Of one the line that pins it is there still.
+            let pinned = format!("{} snapshots are pinned", if lines == 4 { 3 } else { 4 });
+            assert!(report.actions.iter().any(|action| action.contains(&pinned)), "{lines}: {report:?}");
             // From then on all is as ever, and what there was by then stays until somebody lets it go.
             assert_eq!(ends_missing(&lab), 0);
             let workspace = lab.open();

@@ -66,17 +66,12 @@ pub fn names(dir: BorrowedFd<'_>) -> Result<Vec<Vec<u8>>, Errno> {
 }
 
 /// An error of the operating system while doing what `message` says. Damage that the filesystem's own checksums found (`EIO`) is
-/// `DataLoss`; a full quota is as good as a full disk; what is read-only is a state of the system.
+/// `DataLoss`; what is read-only is a state of the system.
 #[must_use]
 pub fn failed(message: impl Into<String>, errno: Errno) -> Error {
     let mut error = Error::from_io(message, &errno.into());
     match errno {
         Errno::IO => error.kind = ErrorKind::DataLoss,
-        Errno::DQUOT => {
-            error.kind = ErrorKind::ResourceExhausted;
-            error.hint =
-                Some("a quota is reached: raise it, or remove old snapshots with `ah agent fs prune`".to_owned());
-        }
         Errno::ROFS => {
             error.kind = ErrorKind::FailedPrecondition;
             error.hint = Some("the filesystem is read-only: remount it for writing, then repeat".to_owned());

@@ -68,7 +68,7 @@ impl Workspace {
         }
         let scratch = self.mounts_dir()?;
         let shelf = self.shelf(&served, &scratch);
-        let source = shelf.open(&snapshot.reference, &cx)?;
+        let source = shelf.open(&snapshot.reference, &cx).map_err(|error| self.explain_lost(snapshot, error))?;
         let entry = source.entry(path, &cx).map_err(explain)?.ok_or_else(|| self.not_there(&served, path, snapshot))?;
         if !matches!(entry.kind, EntryKind::File | EntryKind::Symlink) {
             let message = format!("{path} is a {} in {}, which has no contents", entry.kind, snapshot.id);
@@ -149,6 +149,7 @@ impl Workspace {
                 Err(error) if error.kind == ErrorKind::DataLoss && snapshot.kind == SnapshotKind::Branch => continue,
                 // It says nothing about the path, and that is said.
                 Err(error) => {
+                    let error = self.explain_lost(snapshot, error);
                     let message = format!("the snapshot {} is passed over: {error}", snapshot.id);
                     let hint = error.hint.as_deref().unwrap_or("ah agent fs gc");
                     self.engine.notify(Notice::new(NoticeKind::Other, message).with_hint(hint));

@@ -466,11 +466,16 @@ fn who_asks_for_a_snapshot_that_its_provider_has_lost_is_told_what_takes_it_off(
     let wanted = Some(format!("`ah agent fs rm {}` takes it off", taken.id));
     let from = BranchOptions { from: Some("@".into()), ..BranchOptions::default() };
     let null = std::fs::File::create("/dev/null").unwrap();
+    let cat = |shows_alone| {
+        lab.fake.shows_alone.store(shows_alone, Ordering::Relaxed);
+        workspace.cat("@", &rel("a"), null.as_fd()).unwrap_err()
+    };
     for (what, error) in [
+        ("cat", cat(true)),
         ("show", workspace.show("@").unwrap_err()),
         ("diff", workspace.diff("@", None, &DiffOptions::default()).unwrap_err()),
         ("diff", workspace.diff("@", Some("@"), &DiffOptions::default()).unwrap_err()),
-        ("cat", workspace.cat("@", &rel("a"), null.as_fd()).unwrap_err()),
+        ("cat", cat(false)),
         ("seek", workspace.seek("@", &SeekOptions::default()).unwrap_err()),
         ("restore", workspace.restore("@", &RestoreOptions::default()).unwrap_err()),
         ("branch", workspace.branch(&from).unwrap_err()),
@@ -493,7 +498,8 @@ fn versions_tell_of_a_snapshot_that_its_provider_has_lost() {
     let versions = workspace.versions(&rel("a")).unwrap();
     assert_eq!(versions.iter().map(|version| version.snapshot.clone()).collect::<Vec<_>>(), [second.id]);
     let notices = workspace.engine().take_notices();
-    assert!(notices.iter().any(|notice| notice.message.contains(first.id.as_str())), "{notices:?}");
+    let hint = format!("`ah agent fs rm {}` takes it off", first.id);
+    assert!(notices.iter().any(|notice| notice.hint.as_ref() == Some(&hint)), "{notices:?}");
 }
 
 #[test]

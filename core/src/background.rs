@@ -10,7 +10,7 @@ use ah_plugin_api::{Durability, ProviderName, Reference, Result, SnapshotId};
 use serde::{Deserialize, Serialize};
 
 use crate::fsio;
-use crate::ids::BranchId;
+use crate::ids::{BranchId, SessionName};
 use crate::lock::Lock;
 use crate::prune;
 use crate::record::SnapshotRecord;
@@ -104,9 +104,10 @@ fn unsynced(workspace: &Workspace) -> PathBuf {
     workspace.folder().join("unsynced")
 }
 
-/// Where a snapshot is, so that the background need not look for it on the timeline.
+/// Where a snapshot is, and on whose timeline it stands, so that the background need not look for it there.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Unsynced {
+    pub(crate) session: SessionName,
     pub(crate) provider: ProviderName,
     pub(crate) reference: Reference,
 }
@@ -115,7 +116,8 @@ pub(crate) struct Unsynced {
 fn mark_unsynced(workspace: &Workspace, record: &SnapshotRecord) -> Result<()> {
     let folder = unsynced(workspace);
     fsio::make_dir(&folder)?;
-    let mark = Unsynced { provider: record.provider.clone(), reference: record.reference.clone() };
+    let SnapshotRecord { session, provider, reference, .. } = record;
+    let mark = Unsynced { session: session.clone(), provider: provider.clone(), reference: reference.clone() };
     let bytes = serde_json::to_vec(&mark).unwrap_or_default();
     fsio::replace(&folder.join(record.id.as_str()), &bytes, Durability::Instant)
 }

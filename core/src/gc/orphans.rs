@@ -20,15 +20,14 @@ use crate::workspace::{Served, Workspace};
 /// Snapshots that could not be made durable now, each with the reason.
 type Failed = BTreeMap<SnapshotId, Error>;
 
-/// How many were made durable. One that could not be, as its provider is not there, say, keeps no other from it.
-fn settle(id: &SnapshotId, outcome: Result<bool>, failed: &mut Failed) -> Result<u64> {
+/// Whether it was made durable. One that could not be, as its provider is not there, say, keeps no other from it.
+fn settle(id: &SnapshotId, outcome: Result<bool>, failed: &mut Failed) -> Result<bool> {
     match outcome {
-        Ok(done) => Ok(done.into()),
-        Err(error) if error.kind == ErrorKind::Cancelled => Err(error),
-        Err(error) => {
+        Err(error) if error.kind != ErrorKind::Cancelled => {
             failed.insert(id.clone(), error);
-            Ok(0)
+            Ok(false)
         }
+        outcome => outcome,
     }
 }
 
@@ -125,16 +124,20 @@ impl Workspace {
                 None => unknown.push(id.clone()),
             }
         }
-        let mut synced = 0;
+        let mut synced = Vec::new();
         for (id, mark) in &known {
             let outcome = self.serve(&mark.provider).and_then(|served| self.make_durable_in(&served, &mark.reference));
-            synced += settle(id, outcome, failed)?;
+            if settle(id, outcome, failed)? {
+                synced.push(*id);
+            }
         }
-        if !known.is_empty() {
-            self.log().sync()?;
+        let unsynced = if known.is_empty() { BTreeMap::new() } else { self.log().sync()? };
+        for (id, mark) in &known {
+            if let Some(error) = unsynced.get(&mark.session) {
+                failed.entry((*id).clone()).or_insert_with(|| error.clone());
+            }
         }
-        let known = known.into_iter().map(|(id, _)| id);
-        self.are_durable(known, synced, failed, report)?;
+        self.are_durable(known.iter().map(|(id, _)| *id), &synced, failed, report)?;
         if unknown.is_empty() { Ok(()) } else { self.make_these_durable(&unknown, true, failed, report) }
     }
 
@@ -146,7 +149,7 @@ impl Workspace {
         report: &mut GcReport,
     ) -> Result<()> {
         let state = self.state()?;
-        let mut synced = 0;
+        let mut synced = Vec::new();
         for snapshot in &state.snapshots {
             let marked = marked.contains(&snapshot.id);
             if !marked && (auto || snapshot.durability != Durability::Instant) {
@@ -158,10 +161,24 @@ impl Workspace {
                 let already = !marked && stat().is_ok_and(|stat| stat.durability == Durability::Durable);
                 if already { Ok(false) } else { self.make_durable_in(&served, &snapshot.reference) }
             });
-            synced += settle(&snapshot.id, outcome, failed)?;
+            if settle(&snapshot.id, outcome, failed)? {
+                synced.push(&snapshot.id);
+            }
         }
-        self.log().sync()?;
-        self.are_durable(marked.iter(), synced, failed, report)
+        let unsynced = self.log().sync()?;
+        for id in marked.iter().chain(synced.iter().copied()) {
+            let error = match state.snapshot(id) {
+                Some(snapshot) => unsynced.get(&snapshot.session).cloned(),
+                // Its line may be where nobody can read.
+                None => state.whole().err(),
+            };
+            if let Some(error) = error {
+                failed.entry(id.clone()).or_insert(error);
+            }
+        }
+        self.are_durable(marked.iter(), &synced, failed, report)?;
+        // What else stands on those is no snapshot's business.
+        unsynced.into_values().next().filter(|_| !auto).map_or(Ok(()), Err)
     }
 
     /// Whether there was such a snapshot: it may have been removed since, or reconciling says that it is gone.
@@ -174,17 +191,18 @@ impl Workspace {
         }
     }
 
-    /// Takes away the marks of those that did not fail.
+    /// Takes away the marks of those that did not fail; `synced` had not been durable.
     fn are_durable<'a>(
         &self,
         ids: impl Iterator<Item = &'a SnapshotId>,
-        synced: u64,
+        synced: &[&SnapshotId],
         failed: &Failed,
         report: &mut GcReport,
     ) -> Result<()> {
         for id in ids.filter(|id| !failed.contains_key(*id)) {
             background::forget_unsynced(self, id)?;
         }
+        let synced = synced.iter().filter(|id| !failed.contains_key(**id)).count();
         if synced > 0 {
             report.did(format!("made {} durable", text::count(synced, "snapshot", "snapshots")));
         }

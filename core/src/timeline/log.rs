@@ -5,7 +5,7 @@
 //!
 //! What could not be put on a timeline when it happened (`moments/unlisted`) comes before whatever is put on one next.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -358,14 +358,13 @@ impl Log<'_> {
         file::sync(&self.path(session), durability)
     }
 
-    /// Makes all timelines survive a power cut.
-    pub(crate) fn sync(&self) -> Result<()> {
-        let mut synced = Ok(());
-        for session in session::names(&self.folder)? {
-            // What one is not, keeps no other from it.
-            synced = synced.and(file::sync(&self.path(&session), Durability::Durable));
-        }
-        synced
+    /// Makes all timelines survive a power cut, and says why those do not of which that failed: one keeps no other from it.
+    pub(crate) fn sync(&self) -> Result<BTreeMap<SessionName, Error>> {
+        let sync = |session: SessionName| {
+            let error = self.sync_one(&session, Durability::Durable).err()?;
+            Some((session, error))
+        };
+        Ok(session::names(&self.folder)?.into_iter().filter_map(sync).collect())
     }
 
     /// When a session began, by its first event.

@@ -173,6 +173,38 @@ fn one_sessions_timeline_that_cannot_be_read_closes_no_other() {
 }
 
 #[test]
+fn the_others_snapshots_are_made_durable_once_while_one_sessions_timeline_cannot_be() {
+    let mut lab = Lab::new();
+    let instant = SnapshotOptions { durability: Some(Durability::Instant), ..SnapshotOptions::default() };
+    let take = |lab: &Lab, text: &str| {
+        lab.write("a", text);
+        lab.open().snapshot(&instant).unwrap().id
+    };
+    lab.settings.session = Some(SessionName::new("other").unwrap());
+    let others = take(&lab, "1");
+    lab.settings.session = None;
+    let (marks, other) = (lab.folder().join("unsynced"), lab.folder().join("sessions/other/timeline.jsonl"));
+    let marked = || -> Vec<_> { fs::read_dir(&marks).unwrap().map(|entry| entry.unwrap().file_name()).collect() };
+    let aside = lab.top.join("aside");
+    fs::rename(&other, &aside).unwrap();
+    folder(&other);
+    for (text, auto) in [("2", true), ("3", true), ("4", false)] {
+        let own = take(&lab, text);
+        if text == "3" {
+            // As an older version left it.
+            fs::write(marks.join(own.as_str()), "{}").unwrap();
+        }
+        let report = lab.open().gc(&GcOptions { auto }).unwrap();
+        assert!(!report.failures.is_empty(), "{report:?}");
+        assert_eq!(marked(), [others.as_str()], "{report:?}");
+    }
+    fs::remove_dir_all(&other).unwrap();
+    fs::rename(&aside, &other).unwrap();
+    assert_eq!(lab.open().gc(&GcOptions { auto: true }).unwrap().failures, [""; 0]);
+    assert!(marked().is_empty());
+}
+
+#[test]
 fn what_may_be_listed_where_nobody_can_read_is_not_taken_back() {
     let lab = Lab::new();
     lab.step("a", "1");

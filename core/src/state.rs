@@ -79,9 +79,10 @@ impl State {
     /// # Errors
     /// `DataLoss` if nothing of a session's timeline could be read.
     pub(crate) fn whole(&self) -> Result<&[SnapshotRecord]> {
-        let Some(TimelineFault { session, reason, .. }) = self.unread.first() else { return Ok(&self.snapshots) };
+        let Some(fault) = self.unread.first() else { return Ok(&self.snapshots) };
+        let TimelineFault { session, reason, way_out, .. } = fault;
         let message = format!("nobody knows which snapshots the session {session} has: {reason}");
-        Err(Error::new(ErrorKind::DataLoss, message).with_hint("see that its timeline is a file that you can read"))
+        Err(Error { hint: way_out.clone(), ..Error::new(ErrorKind::DataLoss, message) })
     }
 
     /// With `rewound` by what went back with this alone.

@@ -428,19 +428,23 @@ impl Workspace {
     pub(crate) fn read_timelines(&self) -> Result<TimelineReport> {
         let report = self.read_log(None)?;
         if let Some(fault) = report.faults.first() {
-            let TimelineFault { session, line, reason, .. } = fault;
+            let TimelineFault { session, line, reason, way_out, .. } = fault;
             let (message, hint) = match fault.kind {
                 FaultKind::End => (
                     format!(
                         "the end of a timeline is missing, and no snapshot goes by itself meanwhile: line {line} of session {session}: {reason}"
                     ),
-                    "ah agent fs gc lists again snapshots that were lost with it, and pins what may have been pinned",
+                    "ah agent fs gc lists again snapshots that were lost with it, and pins what may have been pinned"
+                        .to_owned(),
                 ),
                 FaultKind::File => (
                     format!(
                         "the timeline of session {session} is passed over, and no snapshot goes by itself meanwhile: {reason}"
                     ),
-                    "see that it is a file that you can read; `ah agent fs snapshots` lists the others' meanwhile",
+                    format!(
+                        "{}; `ah agent fs snapshots` lists the others' meanwhile",
+                        way_out.as_deref().unwrap_or_default()
+                    ),
                 ),
                 FaultKind::Line | FaultKind::Unknown => (
                     format!(
@@ -451,7 +455,7 @@ impl Workspace {
                             "damaged lines of the timeline are"
                         ),
                     ),
-                    "ah agent fs gc lists again snapshots that were lost with them",
+                    "ah agent fs gc lists again snapshots that were lost with them".to_owned(),
                 ),
             };
             self.engine.notify(Notice::new(NoticeKind::TimelineDamaged, message).with_hint(hint));

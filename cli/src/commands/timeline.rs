@@ -60,7 +60,7 @@ pub(crate) fn run(app: &App, args: &TimelineArgs) -> Outcome {
         let (message, hint) = match fault.kind {
             FaultKind::File => (
                 format!("session {} is left out: {}", fault.session, fault.reason),
-                "see that its timeline is a file that you can read",
+                fault.way_out.as_deref().unwrap_or_default(),
             ),
             FaultKind::End => (
                 format!("the end of session {} is missing, line {}: {}", fault.session, fault.line, fault.reason),

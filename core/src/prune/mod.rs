@@ -235,7 +235,7 @@ impl Workspace {
 
     /// Why nothing can be chosen by a policy.
     fn may_be_pinned(&self, gap: &TimelineFault) -> Error {
-        let TimelineFault { session, line, reason, kind } = gap;
+        let TimelineFault { session, line, reason, kind, way_out } = gap;
         let file = self.folder().join("sessions").join(session.as_str()).join("timeline.jsonl");
         let what = match kind {
             FaultKind::File => format!("the timeline of session {session} cannot be read"),
@@ -247,9 +247,7 @@ impl Workspace {
         let error = Error::new(ErrorKind::FailedPrecondition, message);
         let way_out = match kind {
             FaultKind::End => "to pin all that it may have been: ah agent fs gc".to_owned(),
-            FaultKind::File => {
-                return error.with_hint(format!("see that it is a file that you can read: ls -l {file}"));
-            }
+            FaultKind::File => return Error { hint: way_out.clone(), ..error },
             // It stays there as a blank one: that it is the last, say, and gone, would be a loss again.
             FaultKind::Line | FaultKind::Unknown => format!("to do without that line: sed -i {line}x {file}"),
         };

@@ -189,7 +189,7 @@ impl Contents {
 
 fn lines_lost(session: &SessionName, line: u64, last: u64) -> TimelineFault {
     let reason = format!("from there on lines were lost, up to event {last}");
-    TimelineFault { session: session.clone(), kind: FaultKind::End, line, reason }
+    TimelineFault { session: session.clone(), kind: FaultKind::End, line, reason, way_out: None }
 }
 
 /// Reads a timeline whole; a file that is not there is an empty one.
@@ -213,8 +213,8 @@ pub(super) fn read(path: &Path, session: &SessionName) -> Result<Contents> {
                 contents.events.push(event);
             }
             Err(reason) => {
-                let kind = FaultKind::Line;
-                contents.faults.push(TimelineFault { session: session.clone(), kind, line: number, reason });
+                let (session, kind) = (session.clone(), FaultKind::Line);
+                contents.faults.push(TimelineFault { session, kind, line: number, reason, way_out: None });
             }
         }
     }

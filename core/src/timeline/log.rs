@@ -6,7 +6,7 @@
 //! What could not be put on a timeline when it happened (`moments/unlisted`) comes before whatever is put on one next.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ah_plugin_api::{Durability, Error, ErrorKind, Observer, RepositoryState, Result, SnapshotId, Timestamp, text};
@@ -49,6 +49,19 @@ pub(crate) fn is_unmoved(before: Option<&RepositoryState>, now: Option<&Reposito
 /// Why a timeline cannot be read.
 fn unread(error: &Error) -> String {
     error.causes.iter().fold(error.message.clone(), |text, cause| format!("{text}: {cause}"))
+}
+
+/// What to do about it. What the disk does not give again can be done without; what is only closed, or cannot be read for a moment, is not to be.
+fn way_out(file: &Path, why: ErrorKind) -> String {
+    let file = text::shell(file.as_os_str());
+    match why {
+        ErrorKind::PermissionDenied | ErrorKind::ResourceExhausted => {
+            format!("see that it is a file that you can read: `ls -l {file}`")
+        }
+        _ => format!(
+            "bring its timeline back from a backup, or do without it: `mv {file} ~`, then `ah agent fs gc` lists again the snapshots that there are, and pins what may have been pinned"
+        ),
+    }
 }
 
 /// What an append did beside appending.
@@ -287,8 +300,8 @@ impl Log<'_> {
                 Ok(contents) => contents,
                 // What one session's says, others do not need.
                 Err(error) => {
-                    let kind = FaultKind::File;
-                    report.faults.push(TimelineFault { session, kind, line: 1, reason: unread(&error) });
+                    let (kind, way_out) = (FaultKind::File, Some(way_out(&path, error.kind)));
+                    report.faults.push(TimelineFault { session, kind, line: 1, reason: unread(&error), way_out });
                     continue;
                 }
             };
@@ -305,6 +318,7 @@ impl Log<'_> {
                         kind: FaultKind::Line,
                         line,
                         reason: format!("the last line is torn and cannot be mended: {e}"),
+                        way_out: None,
                     }),
                 }
             }
@@ -405,5 +419,25 @@ impl Log<'_> {
             Some(head) if head.is_of(&boot) => head,
             former => former.unwrap_or_default().after_a_start(boot),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::way_out;
+    use ah_plugin_api::Error;
+    use std::io;
+    use std::path::Path;
+
+    #[test]
+    fn a_timeline_that_can_be_read_again_is_not_to_be_done_without() {
+        const EIO: i32 = 5;
+        const EACCES: i32 = 13;
+        const EMFILE: i32 = 24;
+        let is_given_up = |errno| {
+            let error = Error::from_io("cannot read it", &io::Error::from_raw_os_error(errno));
+            way_out(Path::new("/sessions/s/timeline.jsonl"), error.kind).contains("mv /sessions/s/timeline.jsonl ~")
+        };
+        assert!(is_given_up(EIO) && !is_given_up(EACCES) && !is_given_up(EMFILE));
     }
 }

@@ -59,6 +59,9 @@ pub struct TimelineFault {
     pub line: u64,
     /// What is wrong with it.
     pub reason: String,
+    /// What to do about it, of a timeline of which nothing can be read.
+    #[serde(skip)]
+    pub way_out: Option<String>,
 }
 
 /// Events, and what could not be read.

@@ -2,8 +2,8 @@
 
 use crate::lab::{Lab, kinds};
 use ah_core::{
-    Access, BranchId, BranchOptions, ErrorKind, FaultKind, GcOptions, NoticeKind, PruneOptions, RestoreOptions,
-    RmOptions, SessionName, SnapshotFilter, SnapshotOptions, TimelineFilter, UndoOptions,
+    Access, BranchId, BranchOptions, EditOptions, ErrorKind, FaultKind, GcOptions, NoticeKind, PruneOptions,
+    RestoreOptions, RmOptions, SessionName, SnapshotFilter, SnapshotOptions, TimelineFilter, UndoOptions,
 };
 use ah_plugin_api::Durability;
 use nix::sys::stat::Mode;
@@ -246,6 +246,34 @@ fn nothing_goes_as_long_as_nobody_knows_what_it_is_shared_with() {
     assert_eq!(there, [first, others]);
     let report = lab.open().gc(&GcOptions::default()).unwrap();
     assert!(matches!(&report.actions[..], [action] if action.contains(begun.as_str())), "{report:?}");
+}
+
+#[test]
+fn a_timeline_that_the_disk_does_not_give_can_be_done_without() {
+    let mut lab = Lab::new();
+    let first = lab.step("a", "1").id;
+    lab.settings.session = Some(SessionName::new("other").unwrap());
+    let others = lab.step("a", "2").id;
+    lab.settings.session = None;
+    let other = lab.folder().join("sessions/other/timeline.jsonl");
+    displace(&other, folder);
+    let workspace = lab.open();
+    let by = PruneOptions { policy: Some("keep-last=1".into()), ..PruneOptions::default() };
+    let remove = || workspace.rm(&[first.to_string()], &RmOptions::default());
+    let refused =
+        [remove().unwrap_err(), workspace.to_forget().unwrap_err(), workspace.prune(&by, &mut |_| Ok(())).unwrap_err()];
+    let told = workspace.engine().take_notices().into_iter().map(|notice| notice.hint);
+    for hint in refused.into_iter().map(|error| error.hint).chain(told) {
+        assert!(hint.as_ref().is_some_and(|hint| hint.contains(&format!("mv {} ~", other.display()))), "{hint:?}");
+    }
+    fs::rename(&other, lab.top.join("aside")).unwrap();
+    lab.open().gc(&GcOptions::default()).unwrap();
+    let listed = || lab.open().snapshots(&SnapshotFilter::default()).unwrap();
+    // What it may have pinned is.
+    assert!(listed().iter().all(|snapshot| snapshot.kept));
+    workspace.edit(first.as_str(), &EditOptions { keep: Some(false), label: None }).unwrap();
+    remove().unwrap();
+    assert_eq!(listed().into_iter().map(|snapshot| snapshot.id).collect::<Vec<_>>(), [others]);
 }
 
 #[test]

@@ -59,8 +59,12 @@ impl Workspace {
         let home = self.engine.home();
         match self.mark_removing(&mut file) {
             Err(error) if lacks_room(&error) => self.take_away_unmarked(&file, &served, looked_at)?,
-            marked => {
-                marked?;
+            Err(error) => {
+                // The record may say so by now.
+                self.leave_as_it_was(file, before, was_in_place);
+                return Err(error);
+            }
+            Ok(()) => {
                 if !looked_at && let Err(error) = self.refuse_made_meanwhile(&file) {
                     self.take_back(file, before);
                     return Err(error);
@@ -69,13 +73,7 @@ impl Workspace {
         }
         if let Err(error) = finish(&self.engine, &file, &served, &self.context()) {
             let what = format!("the branch {} cannot be taken away", file.record.name);
-            if was_in_place {
-                self.take_back(file, before);
-            } else {
-                // Nothing of it was there to be taken away.
-                (file.record.state, file.maker) = before;
-                let _ = file.save(home);
-            }
+            self.leave_as_it_was(file, before, was_in_place);
             return Err(if error.kind == ErrorKind::Busy { error.context(what) } else { error });
         }
         let _ = fsio::remove_file(&self.branch_lock(&file.record.id));
@@ -267,7 +265,17 @@ impl Workspace {
         Err(Error::new(ErrorKind::Busy, message).with_hint(hint))
     }
 
-    /// After a removal that failed: as long as the directory is there, the branch is one that can be worked in.
+    /// After a removal that failed.
+    fn leave_as_it_was(&self, mut file: BranchFile, before: (BranchState, Holder), was_in_place: bool) {
+        if was_in_place {
+            return self.take_back(file, before);
+        }
+        // Nothing of it was there to be taken away.
+        (file.record.state, file.maker) = before;
+        let _ = file.save(self.engine.home());
+    }
+
+    /// The same of one whose directory was there: as long as that is, the branch is one that can be worked in.
     pub(crate) fn take_back(&self, mut file: BranchFile, (state, maker): (BranchState, Holder)) {
         let own = file.own_workspace(&self.engine).ok().flatten();
         if own.is_none() || file.whereabouts(own.as_ref()) != Whereabouts::InPlace {

@@ -146,6 +146,20 @@ fn of_a_branch_that_is_removed_no_backup_stays() {
 }
 
 #[test]
+fn a_branch_whose_removal_cannot_be_written_down_whole_stays_what_it_was() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let branch = lab.open().branch(&BranchOptions { name: Some("b".into()), ..BranchOptions::default() }).unwrap();
+    let backup = lab.settings.home.join("branches").join(format!("{}.json.bak1", branch.id));
+    displace(&backup, folder);
+    lab.open().remove_branch("b", true).unwrap_err();
+    assert_eq!(lab.open().find_branch("b").unwrap(), branch);
+    assert_eq!(lab.open().gc(&GcOptions::default()).unwrap().failures, [""; 0]);
+    fs::remove_dir_all(&backup).unwrap();
+    lab.open().remove_branch("b", true).unwrap();
+}
+
+#[test]
 fn one_sessions_timeline_that_cannot_be_read_closes_no_other() {
     let mut lab = Lab::new();
     let first = lab.step("a", "1");

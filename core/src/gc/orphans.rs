@@ -65,15 +65,13 @@ impl Workspace {
     pub(super) fn pin_behind_lost_lines(&self, report: &mut GcReport) -> Result<()> {
         let _stays = self.lock_stays()?;
         let state = self.state()?;
-        // One that says that this was done, or let go what was pinned by it, may be among those that cannot be read.
-        if !state.unread.is_empty() {
-            return Ok(());
-        }
         let sought = |event: &Event| matches!(event.body, EventBody::LinesSought {});
         let sought = state.events.iter().rev().find(|event| sought(event)).map(|event| event.seq);
         let Some(lost) = lines_lost(&state).filter(|lost| sought.is_none_or(|sought| sought < *lost)) else {
             return Ok(());
         };
+        // One that says that this was done, or let go what was pinned by it, may be among those that cannot be read.
+        state.whole()?;
         let unpinned = state.snapshots.iter().filter(|snapshot| !snapshot.kept && snapshot.seq <= lost);
         let pin = |snapshot: &SnapshotRecord| EventBody::Edit {
             snapshot: snapshot.id.clone(),

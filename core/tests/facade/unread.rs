@@ -263,6 +263,31 @@ fn nothing_goes_as_long_as_nobody_knows_what_it_is_shared_with() {
 }
 
 #[test]
+fn gc_tells_that_nothing_is_pinned_as_long_as_another_timeline_cannot_be_read() {
+    let mut lab = Lab::new();
+    lab.step("a", "1");
+    lab.settings.session = Some(SessionName::new("other").unwrap());
+    lab.step("a", "2");
+    lab.settings.session = None;
+    let (other, aside) = (lab.folder().join("sessions/other/timeline.jsonl"), lab.top.join("aside"));
+    fs::rename(&other, &aside).unwrap();
+    folder(&other);
+    let gc = || lab.open().gc(&GcOptions::default()).unwrap();
+    let tells_why = |failure: &String| failure.starts_with("pinning") && failure.contains(other.to_str().unwrap());
+    assert!(!gc().failures.iter().any(tells_why));
+    fs::write(lab.timeline_file(), "").unwrap();
+    for _ in 0..2 {
+        let report = gc();
+        assert!(report.failures.iter().any(tells_why), "{report:?}");
+    }
+    fs::remove_dir_all(&other).unwrap();
+    fs::rename(&aside, &other).unwrap();
+    let report = gc();
+    assert!(report.failures.is_empty() && report.actions.iter().any(|it| it.contains("pinned")), "{report:?}");
+    assert!(lab.open().snapshots(&SnapshotFilter::default()).unwrap().iter().all(|snapshot| snapshot.kept));
+}
+
+#[test]
 fn a_timeline_that_the_disk_does_not_give_can_be_done_without() {
     let mut lab = Lab::new();
     let first = lab.step("a", "1").id;

@@ -210,6 +210,44 @@ fn what_is_lost_of_a_home_is_told_by_what_is_kept_twice() {
 }
 
 #[test]
+fn what_is_written_down_of_a_workspace_is_not_believed_where_its_tree_says_otherwise() {
+    Bench::each_plain(|bench| {
+        let (root, home) = (bench.0.root(), kept(bench));
+        let file = home.join("behind");
+        let whole = fs::read(&file).unwrap();
+        let changed = |of: &[u8], mask: u8, older: bool| {
+            let mut bytes = whole.clone();
+            let at = bytes.windows(of.len()).position(|there| there == of).unwrap() + of.len();
+            bytes[at] ^= mask;
+            // Older programs wrote no sum behind it.
+            bytes.truncate(if older { bytes.len() - 9 } else { bytes.len() });
+            bytes
+        };
+        // That it was taken back, and a letter of its path.
+        let path = root.to_str().unwrap().as_bytes();
+        let damages = [(&b"taken_back"[..], 1), (&path[..path.len() - 1], 1)];
+        for (of, mask) in damages {
+            for older in [false, true] {
+                fs::write(&file, changed(of, mask, older)).unwrap();
+                let said = fsck(bench, &format!("{}; test $? = 1", home.display()));
+                assert!(said.contains("/behind is"), "{said}");
+                is_whole(bench);
+                // While it is mounted, too, nobody says that it is not.
+                fs::write(&file, changed(of, mask, older)).unwrap();
+                let refused = bench.ran(&root, &["convert", "--back"]);
+                assert!(refused.code != 0, "{refused:?}");
+                end(bench);
+                is_whole(bench);
+                end(bench);
+                assert!(fsck(bench, &home.display().to_string()).contains("all is well"));
+            }
+        }
+        bench.at(&root, &["convert", "--back"]);
+        assert_eq!((text(bench, "more"), text(bench, "f")), ("more".into(), "one".into()));
+    });
+}
+
+#[test]
 fn what_other_providers_have_of_a_workspace_that_cannot_be_mounted_is_read() {
     Bench::each_plain(|bench| {
         let (root, home) = (bench.0.root(), kept(bench));

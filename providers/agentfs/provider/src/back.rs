@@ -23,9 +23,20 @@ pub(crate) fn back(service: &impl Provider, store: &Dir, cx: &Context<'_>) -> Re
 fn once(service: &impl Provider, store: &Dir, cx: &Context<'_>) -> Result<Converted> {
     // It is mounted then, if it can be, and what others have left is put in order.
     settle(service, store, cx)?;
+    let (home, mounts) = (home::path_of(store)?, Mounts::read()?);
     let behind = Behind::of(store)?;
+    let branch = behind.as_ref().map(|behind| behind.branch);
+    let is_it = |mount: &&Mount| {
+        branch.is_some()
+            && Shown::parse(&mount.source).is_some_and(|shown| shown.home == home && shown.branch == branch)
+    };
+    let mounted = mounts.iter().find(is_it);
     let stays = behind.is_some();
     let Some(behind) = behind.filter(|behind| behind.taken_back != Some(true)) else {
+        // It cannot have been taken back.
+        if mounted.is_some() {
+            return Err(Behind::damaged(store));
+        }
         let mut notes = vec!["it is a plain directory again already: nothing was left to do".to_owned()];
         if stays {
             notes
@@ -33,12 +44,8 @@ fn once(service: &impl Provider, store: &Dir, cx: &Context<'_>) -> Result<Conver
         }
         return Ok(Converted { notes, ..Converted::default() });
     };
-    let (home, at) = (home::path_of(store)?, behind.at());
-    let mounts = Mounts::read()?;
-    let is_it = |mount: &&Mount| {
-        Shown::parse(&mount.source).is_some_and(|shown| shown.home == home && shown.branch == Some(behind.branch))
-    };
-    match mounts.iter().find(is_it) {
+    let at = behind.at();
+    match mounted {
         Some(mount) if mount.point == at => {}
         Some(mount) => {
             let message = format!(

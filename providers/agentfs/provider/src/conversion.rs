@@ -7,6 +7,8 @@
 //! | `behind` | where the workspace is, since when nobody has anything to change in the directory behind it, and whether it was taken back |
 //! | `converting` | a note of what is under way |
 //! | `converting.lock` | held by the caller that takes it back |
+//!
+//! Behind what the first two say stands its CRC-32, in a line as that of a shelf's copy.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -39,9 +41,17 @@ const LEFT: &str = ".ah-left-";
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 fn read<T: serde::de::DeserializeOwned>(home: &Dir, name: &str) -> Result<Option<T>> {
-    let bytes = home::read(home, name)?;
-    let damaged = |e: Error| home::damaged(home, name, "is damaged").with_cause(&e);
-    bytes.map(|bytes| wire::decode(&bytes).map_err(damaged)).transpose()
+    let Some(bytes) = home::read(home, name)? else { return Ok(None) };
+    let damaged = || home::damaged(home, name, "is damaged");
+    if home::is_other_than_summed(&bytes) {
+        return Err(damaged());
+    }
+    wire::decode(&bytes).map(Some).map_err(|e| damaged().with_cause(&e))
+}
+
+/// Older programs read no further than what is before the sum.
+fn write(home: &Dir, name: &str, what: &impl Serialize) -> Result<()> {
+    home::write(home, name, &home::summed(wire::encode(what)?), true).map(drop)
 }
 
 /// Whether a snapshot is what a copy is to be compared with.
@@ -80,7 +90,7 @@ impl Behind {
     }
 
     pub(crate) fn write(&self, home: &Dir) -> Result<()> {
-        home::write(home, SINCE, &wire::encode(self)?, true).map(drop)
+        write(home, SINCE, self)
     }
 
     /// On disk when it returns.
@@ -106,11 +116,25 @@ impl Behind {
         PathBuf::from(OsString::from_vec(self.at.clone()))
     }
 
+    /// Whether it says what the tree does of a workspace that is behind. `ends`: while that is being taken back.
+    pub(crate) fn is_of(&self, branch: u32, at: &Path, ends: bool) -> bool {
+        self.branch == branch && self.at() == at && (ends || self.taken_back != Some(true))
+    }
+
+    /// What is said of it where it is not so.
+    pub(crate) fn damaged(home: &Dir) -> Error {
+        home::damaged(home, SINCE, "is missing or damaged")
+    }
+
     /// Where what lies behind it is put.
     pub(crate) fn beside(&self) -> Option<PathBuf> {
-        let at = self.at();
-        Some(path_beside(&at, &behind_of(at.file_name()?)))
+        beside(&self.at())
     }
+}
+
+/// Where what lies behind a workspace at that path is put.
+pub(crate) fn beside(at: &Path) -> Option<PathBuf> {
+    Some(path_beside(at, &behind_of(at.file_name()?)))
 }
 
 /// What the directory is called that lies behind a workspace of that name.
@@ -161,7 +185,7 @@ impl Note {
     }
 
     pub(crate) fn write(&self, home: &Dir) -> Result<()> {
-        home::write(home, NOTE, &wire::encode(self)?, true).map(drop)
+        write(home, NOTE, self)
     }
 
     pub(crate) fn forget(home: &Dir) {
@@ -434,6 +458,32 @@ mod tests {
         assert!(lock_back(&home).unwrap().is_none());
         unlock(&lock);
         assert!(lock_back(&home).unwrap().is_some());
+    }
+
+    #[test]
+    fn what_is_written_down_is_that_or_damaged_and_never_something_else() {
+        let temp = tempfile::tempdir().unwrap();
+        let (home, path) = (Dir::open(temp.path()).unwrap(), temp.path().join(SINCE));
+        let leaves = Some(b".ah-convert-0123456789abcdef".to_vec());
+        let behind = Behind { leaves, ..Behind::anew(1, Path::new("/some/where")) };
+        behind.write(&home).unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        for bit in 0..whole.len() * 8 {
+            let mut other = whole.clone();
+            other[bit / 8] ^= 1 << (bit % 8);
+            std::fs::write(&path, other).unwrap();
+            match Behind::of(&home) {
+                Ok(read) => assert_eq!(read, Some(behind.clone()), "bit {bit}"),
+                Err(error) => assert_eq!(error.kind, ErrorKind::DataLoss, "bit {bit}"),
+            }
+        }
+        // That of an older program, and what one reads of this.
+        for leaves in [None, behind.leaves.clone()] {
+            let older = Behind { leaves, ..behind.clone() };
+            std::fs::write(&path, wire::encode(&older).unwrap()).unwrap();
+            assert_eq!(Behind::of(&home).unwrap(), Some(older));
+        }
+        assert_eq!(wire::decode::<Behind>(&whole).unwrap(), behind);
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub(crate) const LOWER: &str = "lower";
 const FIRST_LINE: &str = "agentfs shelf 1";
 /// The beginning of a mount's source; behind it the home, `#`, and the number of the line.
 const SOURCE: &str = "agentfs:";
-/// How long the last line of a shelf's copy is.
+/// How long such a last line is.
 const CRC: usize = 9;
 /// Longer files of these kinds are not ours.
 const LONGEST: usize = 8192;
@@ -96,9 +96,7 @@ impl Shelf {
     }
 
     fn summed(&self) -> Vec<u8> {
-        let text = self.text();
-        let sum = format!("{:08x}\n", crc32fast::hash(&text));
-        [text, sum.into_bytes()].concat()
+        summed(self.text())
     }
 
     /// Writes it where it is not, or not as it should be: what is kept says that it is the one.
@@ -191,6 +189,19 @@ pub(crate) fn tree_gone(home: &Dir) -> Option<Error> {
         }
         Error::new(ErrorKind::DataLoss, message).with_hint(hint)
     })
+}
+
+/// What is to be written, with a last line that vouches for it: its CRC-32.
+pub(crate) fn summed(bytes: Vec<u8>) -> Vec<u8> {
+    let sum = format!("{:08x}\n", crc32fast::hash(&bytes));
+    [bytes, sum.into_bytes()].concat()
+}
+
+/// Whether what was read is not what its last line vouches for. Older programs wrote none, and nothing that ends like one.
+pub(crate) fn is_other_than_summed(bytes: &[u8]) -> bool {
+    let Some((before, line)) = bytes.len().checked_sub(CRC).map(|at| bytes.split_at(at)) else { return false };
+    let is_sum = line.strip_suffix(b"\n").is_some_and(|sum| sum.iter().all(u8::is_ascii_hexdigit));
+    is_sum && summed(before.to_vec()) != bytes
 }
 
 fn is_key(text: &str) -> bool {

@@ -16,7 +16,8 @@
 //!
 //! **Written off**, where what lay behind is gone and another directory is in the workspace's place, be it empty: a note that the branch is to go, on disk; `behind` goes,
 //! the branch, the note. A branch that neither `behind` nor a note knows is not taken away: then `behind` was lost, and is written anew,
-//! unless the directory that lay behind is in the workspace's place itself: then neither is touched. A damaged `behind` is one that is there.
+//! unless the directory that lay behind is in the workspace's place itself: then neither is touched. A damaged `behind` is one that is there, and one that does not say what the tree does
+//! is damaged.
 //!
 //! What snapshots are of goes on lying beside it, until the last one is gone: then `reclaim` takes it away, if it is written down that the workspace was taken back, and nobody changed anything in it.
 

@@ -9,8 +9,9 @@ use ah_provider_directory::look;
 
 use super::convert::{converted_of, shelf_of_converted};
 use super::opened::shelves;
+use super::record::PlaceLabel;
 use super::{fail, listen, lower};
-use crate::conversion::{Behind, Note};
+use crate::conversion::{Behind, Note, beside};
 use crate::home::{self, SHELF, Shelf, TREE};
 
 /// What is said where the note of a conversion is of no use any more.
@@ -53,14 +54,19 @@ pub fn fsck(home: &Path, repair: bool) -> Result<ExitCode> {
         ));
     }
     problems.extend(report.problems.iter().map(ToString::to_string));
-    let damaged = [Behind::of(&dir).map(drop), Note::of(&dir).map(drop)].map(Result::err);
+    let converted = converted_of(report.branches.clone());
+    let note = Note::of(&dir);
+    let damaged = [behind_of(&dir, converted.as_ref(), &note), note.map(drop)].map(Result::err);
     problems.extend(damaged.iter().flatten().map(|error| error.message.clone()));
     let mut is_mended = report.repaired;
     if repair && !problems.is_empty() {
-        is_mended &= mend(&dir, right, lower.as_deref(), &mut problems)?;
+        is_mended &= mend(&dir, right, &mut problems)?;
+        if lower.is_none() {
+            is_mended &= mend_lower(&dir, converted.as_ref(), &mut problems)?;
+        }
         let [behind, note] = damaged.map(|error| error.is_some());
         if behind {
-            mend_behind(&dir, report.branches)?;
+            mend_behind(&dir, converted.as_ref())?;
         }
         if note {
             Note::forget(&dir);
@@ -83,26 +89,46 @@ pub fn fsck(home: &Path, repair: bool) -> Result<ExitCode> {
 }
 
 /// Writes the home's own files anew, by what is known. Gives whether that could be done; why it could not, goes to `problems`.
-fn mend(home: &Dir, shelf: Option<Shelf>, lower: Option<&Path>, problems: &mut Vec<String>) -> Result<bool> {
-    let mut all = true;
+fn mend(home: &Dir, shelf: Option<Shelf>, problems: &mut Vec<String>) -> Result<bool> {
     match shelf {
-        Some(shelf) => shelf.keep(home)?,
+        Some(shelf) => shelf.keep(home).map(|()| true),
         None => {
             let message = "which of the snapshots that the tree holds are the workspace's own is not known any more";
             problems.push(message.to_owned());
-            all = false;
+            Ok(false)
         }
     }
-    if lower.is_none() {
-        problems.extend(lower::lost(home).hint);
-        all = false;
+}
+
+/// The branch that the tree has in the workspace's place.
+type Converted = (BranchInfo, PlaceLabel);
+
+/// The same of where the directory is that was branched.
+fn mend_lower(home: &Dir, converted: Option<&Converted>, problems: &mut Vec<String>) -> Result<bool> {
+    match converted.and_then(|(_, label)| beside(&label.at())) {
+        Some(lower) => lower::write(home, &lower).map(|()| true),
+        None => {
+            problems.extend(lower::lost(home).hint);
+            Ok(false)
+        }
     }
-    Ok(all)
+}
+
+/// Fails where what is written down of a workspace that lies behind is damaged, or is not what the tree says. While it is put there, it need not be there.
+fn behind_of(home: &Dir, converted: Option<&Converted>, note: &Result<Option<Note>>) -> Result<()> {
+    let behind = Behind::of(home)?;
+    let (Some((branch, label)), Ok(note)) = (converted, note) else { return Ok(()) };
+    let (begins, ends) = (note.as_ref().is_some_and(|note| !note.back), note.as_ref().is_some_and(|note| note.back));
+    match behind {
+        None if begins => Ok(()),
+        Some(behind) if behind.is_of(branch.id.0, &label.at(), ends) => Ok(()),
+        _ => Err(Behind::damaged(home)),
+    }
 }
 
 /// Writes anew that the workspace lies behind, if the tree has a branch in its place. Else what lay behind was as good as nobody's already.
-fn mend_behind(home: &Dir, branches: Vec<BranchInfo>) -> Result<()> {
-    match converted_of(branches) {
+fn mend_behind(home: &Dir, converted: Option<&Converted>) -> Result<()> {
+    match converted {
         Some((branch, label)) => Behind::anew(branch.id.0, &label.at()).write(home),
         None => Behind::forget(home),
     }

@@ -159,13 +159,15 @@ impl Service {
         if self.original().is_some() {
             return Ok(());
         }
-        let begun = Note::of(&self.home)?.filter(|note| !note.back);
+        let note = Note::of(&self.home)?;
+        let ends = note.as_ref().is_some_and(|note| note.back);
+        let begun = note.filter(|note| !note.back);
         let mut behind = match Behind::of(&self.home) {
             Err(error) if error.kind == ErrorKind::DataLoss => None,
             behind => behind?,
         };
         if let Some((branch, at)) = converted(&open.tree)
-            && behind.as_ref().map(|behind| behind.branch) != Some(branch.id.0)
+            && !behind.as_ref().is_some_and(|behind| behind.is_of(branch.id.0, &at, ends))
         {
             match begun {
                 // Undone before it was whole.

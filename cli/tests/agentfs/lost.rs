@@ -190,8 +190,19 @@ fn what_is_lost_of_a_home_is_told_by_what_is_kept_twice() {
             end(bench);
         }
         assert_eq!(fs::read(home.join("lower")).unwrap(), lower);
-        // The check that is named then knows of it, too.
+        // Both.
         let at = home.display();
+        for checks in [&[][..], &[("", 1), (" --repair", 0)]] {
+            ["lower", "behind"].iter().for_each(|name| fs::remove_file(home.join(name)).unwrap());
+            for (how, code) in checks {
+                let said = fsck(bench, &format!("{at}{how}; test $? = {code}"));
+                assert!(said.contains("/lower is missing") && said.contains("/behind is missing"), "{said}");
+            }
+            is_whole(bench);
+            end(bench);
+            assert_eq!(fs::read(home.join("lower")).unwrap(), lower);
+        }
+        // The check that is named then knows of it, too.
         for (name, mended) in [("behind", 0), ("converting", 1)] {
             fs::write(home.join(name), "damaged").unwrap();
             for (how, code) in [("", 1), (" --repair", mended), ("", 0)] {

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use ah_agentfs::Workspace;
 use ah_plugin_api::{Dir, Error, ErrorKind, Result, text};
 
-use crate::conversion::Behind;
+use super::Service;
+use super::convert::converted;
+use crate::conversion::{Behind, beside};
 use crate::home::{self, LOWER};
 
 /// The path that is written down.
@@ -35,6 +37,17 @@ pub(super) fn find(home: &Dir, tree: &Path) -> Result<Option<PathBuf>> {
     }
     let behind = Behind::of(home).ok().flatten().and_then(|behind| behind.beside());
     Ok(behind.filter(|lower| tree.exists() && !has_left(tree, lower)).or(written))
+}
+
+impl Service {
+    /// Where nothing says it but the tree, which is not open: what lies behind a workspace is beside the place of that. Written down then.
+    pub(super) fn lower_by_tree(&self) -> Option<PathBuf> {
+        let tree = self.closed_tree().ok().filter(|_| self.current().is_none())?;
+        let lower = converted(&tree).and_then(|(_, at)| beside(&at))?;
+        // On a disk that is full, the next one does.
+        let _ = write(&self.home, &lower);
+        Some(lower)
+    }
 }
 
 /// Whether the directory from which a tree grew is gone, or another is in its place.

@@ -167,7 +167,7 @@ impl Service {
             *lock(&self.closed) = None;
             return Ok(());
         }
-        let Some(lower) = self.lower()? else {
+        let Some(lower) = self.lower()?.or_else(|| self.lower_by_tree()) else {
             // Killed before it was written, or lost: who comes from that directory has it written.
             if self.current().is_none() {
                 *lock(&self.closed) = self.path.join(TREE).exists().then(|| lower::lost(&self.home));
@@ -438,7 +438,7 @@ impl Service {
     }
 
     /// The tree, as if the directory that was branched were empty.
-    fn closed_tree(&self) -> Result<Workspace> {
+    pub(super) fn closed_tree(&self) -> Result<Workspace> {
         let options = Options { without_lower: true, background: false, ..Options::default() };
         Workspace::open(&self.path.join(TREE), &self.path, options)
             .map_err(|e| fail("cannot open the AgentFS tree", &e))

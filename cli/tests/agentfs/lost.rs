@@ -205,6 +205,13 @@ fn what_is_lost_of_a_home_is_told_by_what_is_kept_twice() {
         // The check that is named then knows of it, too.
         for (name, mended) in [("behind", 0), ("converting", 1)] {
             fs::write(home.join(name), "damaged").unwrap();
+            if name == "converting" {
+                // Who asks for no warnings is told why as well.
+                let refused = bench.ran(&bench.0.root(), &["-q", "snapshot"]);
+                assert!(refused.code == 4 && refused.stderr.contains("/converting is damaged"), "{refused:?}");
+                assert!(refused.stderr.contains("hint: whether it can be mended says `ah-agentfsd --fsck"));
+                end(bench);
+            }
             for (how, code) in [("", 1), (" --repair", mended), ("", 0)] {
                 let said = fsck(bench, &format!("{at}{how}; test $? = {code}"));
                 assert_eq!(said.contains(&format!("/{name} is damaged")), (how, code) != ("", 0), "{said}");

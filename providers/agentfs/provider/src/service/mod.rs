@@ -490,11 +490,13 @@ impl Provider for Service {
     }
 
     fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
+        let unsettled = self.settle_again(cx)?;
         let reclaimed = self.put_in_order(place, request, cx);
         for said in std::mem::take(&mut *lock(&self.untold)) {
             cx.log(LogLevel::Warn, &said);
         }
-        reclaimed
+        let told = self.tell_unsettled(unsettled, request.auto, cx);
+        reclaimed.and_then(|reclaimed| told.map(|()| reclaimed))
     }
 
     fn convert(&self, place: &Place<'_>, request: &ConvertRequest, cx: &Context<'_>) -> Result<Converted> {
@@ -510,7 +512,6 @@ impl Provider for Service {
 
 impl Service {
     fn put_in_order(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
-        self.settle_again(cx)?;
         // What could not be opened may be by now, and who works where a directory was moved to has it found again.
         if let Some(workspace) = place.workspace
             && Shown::around(workspace)?.is_none()

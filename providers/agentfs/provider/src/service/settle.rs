@@ -1,14 +1,16 @@
 //! What becomes of a conversion that was cut short: a killed service's, or a killed caller's. `convert` says in which order things are done. Whoever comes next has
 //! it finished or undone, and is told which.
 
+use std::io;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use ah_agentfs::{BranchId, Workspace};
 use ah_agentfs_fuse::clear_dead;
-use ah_plugin_api::{Context, Error, ErrorKind, LogLevel, Result, SnapshotId, text};
+use ah_plugin_api::{Context, Error, ErrorKind, LogLevel, NOT_MOUNTED, Result, SnapshotId, text};
 
 use super::convert::converted;
+use super::mounted::What;
 use super::opened::Open;
 use super::{Service, fail, lock};
 use crate::conversion::{Around, Behind, Note, cut_short, lock_back, path_beside};
@@ -17,6 +19,8 @@ use crate::home::{Shelf, TREE};
 /// What `status` says of a copy that lies beside the workspace and is of no use.
 pub(super) const UNDONE_LATER: &str =
     "; `convert --back` of it was cut short: `ah agent fs gc` takes away what that had begun";
+
+const UNSETTLED: &str = "a conversion that was cut short is not settled";
 
 impl Service {
     /// If the copy is in the workspace's place, the rest goes; whether it is. Before that is known nothing goes. What a person should know goes to `left`.
@@ -135,10 +139,10 @@ impl Service {
         }
     }
 
-    /// As [`Service::settle_before`], where that was in vain: the caller is told why it still is.
-    pub(super) fn settle_again(&self, cx: &Context<'_>) -> Result<()> {
+    /// As [`Service::settle_before`], where that was in vain. Gives why it still is.
+    pub(super) fn settle_again(&self, cx: &Context<'_>) -> Result<Option<Error>> {
         if !self.unsettled.load(Ordering::Relaxed) {
-            return Ok(());
+            return Ok(None);
         }
         // Nobody puts it there meanwhile: what lies behind is in the way of that.
         let _opening = self.opens(cx)?;
@@ -148,10 +152,29 @@ impl Service {
                     *lock(&open.lower) = Some(lower);
                 }
                 self.unsettled.store(false, Ordering::Relaxed);
+                Ok(None)
             }
-            Err(error) => cx.log(LogLevel::Warn, &unsettled(&error)),
+            Err(error) => Ok(Some(error)),
         }
-        Ok(())
+    }
+
+    /// Tells the caller of that. An error for who asks to have the workspace mounted, where it is the reason that it is not.
+    pub(super) fn tell_unsettled(&self, error: Option<Error>, mounts: bool, cx: &Context<'_>) -> Result<()> {
+        let is_away = |open: &Open| {
+            let Some((branch, at)) = converted(&open.tree) else { return false };
+            // Somebody's own directory in its place goes on being one.
+            let stands_in = at.join(NOT_MOUNTED).symlink_metadata();
+            !lock(&open.mounted).has(&What::Branch(branch.id))
+                && !matches!(stands_in, Err(error) if error.kind() == io::ErrorKind::NotFound)
+        };
+        match error {
+            Some(error) if mounts && self.current().is_some_and(|open| is_away(&open)) => Err(error.context(UNSETTLED)),
+            Some(error) => {
+                cx.log(LogLevel::Warn, &unsettled(&error));
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 
     /// The same, with the tree, before anything is mounted.
@@ -256,7 +279,12 @@ impl Service {
 /// What is said of one.
 pub(super) fn unsettled(error: &Error) -> String {
     let hint = error.hint.as_ref().map(|hint| format!(": {hint}")).unwrap_or_default();
-    format!("a conversion that was cut short is not settled: {}{hint}", error.message)
+    format!("{UNSETTLED}: {}{hint}", error.message)
+}
+
+/// What is written down of an error: with why.
+pub(super) fn told(error: &Error) -> String {
+    error.causes.iter().fold(error.message.clone(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// The branch that the workspace is, is not in the tree, and nobody took it away.

@@ -218,7 +218,10 @@ fn what_is_lost_of_a_home_is_told_by_what_is_kept_twice() {
             }
         }
         is_whole(bench);
-        bench.at(&bench.0.root(), &["convert", "--back"]);
+        // What nobody will take away is not said to be taken away.
+        let back = bench.ran(&bench.0.root(), &["convert", "--back"]);
+        let said = [&back.stdout[..], &back.stderr].concat();
+        assert!(back.code == 0 && said.contains("says how it is taken away"), "{back:?}");
         assert_eq!((text(bench, "more"), text(bench, "f")), ("more".into(), "one".into()));
         // What lay behind is not said to have been worked in.
         bench.at(&bench.0.root(), &["rm", "since"]);

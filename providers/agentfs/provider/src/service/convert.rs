@@ -423,8 +423,12 @@ impl Service {
                 let name = around.behind();
                 let shown = path_beside(&behind.at(), &name);
                 if !open.tree.snapshots().is_empty() || !open.tree.branches().is_empty() {
+                    let then = match behind.is_since_known() {
+                        true => "`ah agent fs gc` takes it away",
+                        false => "`ah agent fs gc` says how it is taken away",
+                    };
                     return Ok(Some(format!(
-                        "{} stays as long as there are snapshots and branches by agentfs, which read it; then `ah agent fs gc` takes it away",
+                        "{} stays as long as there are snapshots and branches by agentfs, which read it; then {then}",
                         shown.display()
                     )));
                 }

@@ -163,6 +163,13 @@ fn fsck(bench: &Bench, arguments: &str) -> String {
 fn what_is_lost_of_a_home_is_told_by_what_is_kept_twice() {
     Bench::each_plain(|bench| {
         let home = kept(bench);
+        // What somebody was writing who was killed is nothing that is kept.
+        let begun = ["here", "behind", "views/0123456789abcdef0123456789abcdef"]
+            .map(|name| home.join(format!("{name}.0123456789abcdef0123456789abcdef")));
+        begun.iter().for_each(|file| fs::write(file, "").unwrap());
+        is_whole(bench);
+        end(bench);
+        assert!(!begun.iter().any(|file| file.exists()));
         // A digit of the key; a copy there is; or none, as older programs made none.
         for how in ["changed", "removed", "older"] {
             match how {

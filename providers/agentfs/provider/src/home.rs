@@ -12,18 +12,19 @@
 //! | `views/` | a record for each view that is mounted |
 //! | `behind`, `converting`, `converting.lock` | of a workspace that was itself put behind AgentFS (`conversion`) |
 //! | `socket`, `service.lock`, `log` | the service's |
+//! | `NAME.` and 32 hexadecimal digits | one of these, as it is being written |
 //!
 //! A shelf is three lines: `agentfs shelf 1`, a random key, and the path of the home, which is empty for a home itself. In its copy a fourth one is the CRC-32 of
 //! these.
 
 use std::ffi::OsString;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use ah_plugin_api::{Dir, Error, ErrorKind, Result, text};
-use ah_provider_directory::{Mounts, failed, look, unescape};
-use rustix::fs::{Mode, OFlags, RenameFlags};
+use ah_plugin_api::{Dir, Error, ErrorKind, NOT_MOUNTED, Result, text};
+use ah_provider_directory::{Mounts, failed, look, names, unescape};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use crate::conversion::Behind;
@@ -240,9 +241,7 @@ pub(crate) fn read(dir: &Dir, name: &str) -> Result<Option<Vec<u8>>> {
 /// Writes a small file, whole and on the disk, or not at all. False if it is there already and shall not be replaced.
 pub(crate) fn write(dir: &Dir, name: &str, bytes: &[u8], replace: bool) -> Result<bool> {
     let fail = |errno| failed(format!("cannot write {}/{name}", dir.path().display()), errno);
-    let new = format!("{name}.{}", random()?);
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(dir, &new, flags, Mode::RUSR | Mode::WUSR).map_err(fail)?;
+    let (new, file) = begin(dir, name)?;
     let written = (|| {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -255,12 +254,47 @@ pub(crate) fn write(dir: &Dir, name: &str, bytes: &[u8], replace: bool) -> Resul
         rustix::fs::fsync(dir)
     })();
     if written.is_err() {
-        let _ = rustix::fs::unlinkat(dir, &new, rustix::fs::AtFlags::empty());
+        let _ = rustix::fs::unlinkat(dir, &new, AtFlags::empty());
     }
     match written {
         Ok(()) => Ok(true),
         Err(Errno::EXIST) if !replace => Ok(false),
         Err(errno) => Err(fail(errno)),
+    }
+}
+
+/// A file beside the one of that name, and what it is called: locked, so that [`sweep`] leaves it alone.
+fn begin(dir: &Dir, name: &str) -> Result<(String, OwnedFd)> {
+    let fail = |errno| failed(format!("cannot write {}/{name}", dir.path().display()), errno);
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    loop {
+        let new = format!("{name}.{}", random()?);
+        let file = rustix::fs::openat(dir, &new, flags, Mode::RUSR | Mode::WUSR).map_err(fail)?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) if rustix::fs::fstat(&file).map_err(fail)?.st_nlink > 0 => return Ok((new, file)),
+            // It was swept before it was locked, or is at this moment.
+            Ok(()) | Err(Errno::WOULDBLOCK) => {}
+            Err(errno) => {
+                let _ = rustix::fs::unlinkat(dir, &new, AtFlags::empty());
+                return Err(fail(errno));
+            }
+        }
+    }
+}
+
+/// Takes away what somebody who was killed had begun to write in a folder. What cannot go now, the next one takes away.
+pub(crate) fn sweep(dir: &Dir) {
+    let is_begun = |name: &[u8]| {
+        let name = std::str::from_utf8(name).ok().and_then(|name| name.rsplit_once('.'));
+        name.is_some_and(|(name, random)| !name.is_empty() && is_key(random))
+    };
+    let names = names(dir.as_fd()).unwrap_or_default();
+    for name in names.iter().filter(|name| is_begun(name)) {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let Ok(file) = rustix::fs::openat(dir, name.as_slice(), flags, Mode::empty()) else { continue };
+        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            let _ = rustix::fs::unlinkat(dir, name.as_slice(), AtFlags::empty());
+        }
     }
 }
 
@@ -478,6 +512,28 @@ mod tests {
             let lost = Shelf::of(&store).unwrap_err();
             assert!(lost.kind == ErrorKind::DataLoss && lost.message.contains("/shelf is not there"), "{lost:?}");
         }
+    }
+
+    #[test]
+    fn what_was_begun_goes_once_nobody_writes_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Dir::open(temp.path()).unwrap();
+        let there = || std::fs::read_dir(temp.path()).unwrap().count();
+        for name in ["here", "shelf.copy"] {
+            let (_, file) = begin(&dir, name).unwrap();
+            sweep(&dir);
+            assert_eq!(there(), 1, "it is being written");
+            drop(file);
+            sweep(&dir);
+            assert_eq!(there(), 0);
+        }
+        // What others have is none, nor is a view's record.
+        for name in ["log", "tree.old", "0123456789abcdef0123456789abcdef", ".0123456789abcdef0123456789abcdef"] {
+            std::fs::write(temp.path().join(name), "").unwrap();
+        }
+        write(&dir, "here", b"x", true).unwrap();
+        sweep(&dir);
+        assert_eq!(there(), 5);
     }
 
     #[test]

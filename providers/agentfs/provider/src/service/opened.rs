@@ -154,6 +154,7 @@ impl Service {
             let (home, original) = (service.path.display(), original.display());
             eprintln!("ah-agentfsd: nothing is mounted again: {home} is a copy of {original}");
         }
+        service.sweep();
         service.settle_first();
         service.open_if_it_can_be(&Context::quiet())?;
         Ok(service)

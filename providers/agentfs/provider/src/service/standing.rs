@@ -183,6 +183,12 @@ impl Service {
         }
     }
 
+    /// Takes away what somebody who was killed had begun to write here.
+    pub(super) fn sweep(&self) {
+        home::sweep(&self.home);
+        let _ = Dir::open(self.path.join(VIEWS)).map(|views| home::sweep(&views));
+    }
+
     pub(super) fn views(&self) -> Result<Dir> {
         match rustix::fs::mkdirat(&self.home, VIEWS, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}

@@ -363,6 +363,25 @@ fn nothing_is_put_behind_in_place_of_a_tree_that_is_gone_until_it_is_given_up() 
     });
 }
 
+#[test]
+fn a_workspace_whose_tree_is_gone_is_given_up_and_is_what_it_was_before() {
+    Bench::each_plain(|bench| {
+        let (root, home) = (bench.0.root(), kept(bench));
+        fs::remove_dir_all(home.join("tree")).unwrap();
+        let refused = bench.ran(&root, &["rm", "--all", "--force"]);
+        assert!(refused.code != 0 && refused.stderr.contains("/tree is not there"), "{refused:?}");
+        assert!(refused.stderr.contains("the workspace is what it was before `convert`: "), "{refused:?}");
+        let give_up = refused.stderr.split('`').find(|said| said.contains("mv -T"));
+        bench.sh(give_up.unwrap());
+        assert_eq!((text(bench, "f"), text(bench, "mine")), ("one".into(), String::new()));
+        bench.at(&root, &["rm", "--all", "--force"]);
+        assert_eq!(fs::read_dir(bench.0.path("state/workspaces")).unwrap().count(), 0);
+        bench.at(&root, &["convert"]);
+        bench.at(&root, &["snapshot"]);
+        assert_eq!(text(bench, "f"), "one");
+    });
+}
+
 /// Where the tree is of the only workspace that has one.
 fn tree(bench: &Bench) -> PathBuf {
     let workspaces = fs::read_dir(bench.0.path("state/workspaces")).unwrap();

@@ -31,7 +31,7 @@ use crate::service::clear_place;
 const PATIENCE: Duration = Duration::from_secs(2);
 const NOTE: &str = "converting";
 const LOCK: &str = "converting.lock";
-const SINCE: &str = "behind";
+pub(crate) const SINCE: &str = "behind";
 /// Since when nobody knows any more.
 const UNKNOWN: Timestamp = Timestamp { secs: 0, nanos: 0 };
 /// What the name of the copy begins with.

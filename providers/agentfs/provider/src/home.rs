@@ -27,7 +27,7 @@ use ah_provider_directory::{Mounts, failed, look, names, unescape};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use crate::conversion::Behind;
+use crate::conversion::{self, Behind};
 
 /// The name of a store's shelf.
 pub(crate) const SHELF: &str = "shelf";
@@ -182,13 +182,24 @@ pub(crate) fn tree_gone(home: &Dir) -> Option<Error> {
     is_gone.then(|| {
         let (tree, lower) = (home.path().join(TREE), home.path().join(LOWER));
         let message = format!("{} is not there: what AgentFS keeps there is not to be had", tree.display());
-        let mut hint = "bring it back, from a copy of AH_HOME, say".to_owned();
-        // A workspace that is behind it is not to be had either, and nothing else is done in it.
-        if !matches!(Behind::of(home), Ok(Some(behind)) if behind.taken_back == Some(false)) {
-            let lower = text::shell(lower.as_os_str());
-            hint = format!("{hint}; or give it up: `rm {lower}`, then `ah agent fs rm --force` of each of its branches, then `ah agent fs gc`");
+        let typed = |path: &Path| text::shell(path.as_os_str());
+        let (mut give_up, mut becomes) = (format!("rm {}", typed(&lower)), "");
+        // Nothing else is done in a workspace that is behind it, until that has its own directory again.
+        if let Ok(Some(behind)) = Behind::of(home)
+            && behind.taken_back != Some(true)
+        {
+            let (at, known) = (behind.at(), home.path().join(conversion::SINCE));
+            let (place, stands) = (typed(&at), typed(&at.join(NOT_MOUNTED)));
+            let mut own = String::new();
+            if let Some(lies) = behind.beside().filter(|lies| lies.exists()) {
+                own = format!("mv -T {} {place} && ", typed(&lies));
+                becomes = ", and the workspace is what it was before `convert`";
+            }
+            give_up = format!("cd / && chmod u+w {place} && rm -f {stands} && {own}{give_up} {}", typed(&known));
         }
-        Error::new(ErrorKind::DataLoss, message).with_hint(hint)
+        Error::new(ErrorKind::DataLoss, message).with_hint(format!(
+            "bring it back, from a copy of AH_HOME, say; or give it up{becomes}: `{give_up}`, then `ah agent fs rm --force` of each of its branches, then `ah agent fs gc`"
+        ))
     })
 }
 

@@ -13,7 +13,7 @@ use super::behind::Behind;
 use super::convert::{converted, shelf_of_converted};
 use super::mounted::Mounted;
 use super::record::{PlaceLabel, SnapshotLabel};
-use super::settle::unsettled;
+use super::settle::{told, unsettled};
 use super::standing::names_in;
 use super::{Service, entered, fail, lock, lower, no_snapshot};
 use crate::conversion::is_for_copy;
@@ -183,7 +183,7 @@ impl Service {
         }
         let opened = match self.open_tree(&lower, false) {
             Err(error) if self.has_left(&lower) => {
-                eprintln!("ah-agentfsd: {error}; what was kept of it is shown");
+                eprintln!("ah-agentfsd: {}; what was kept of it is shown", told(&error));
                 self.open_tree(&lower, true)
             }
             opened => opened,
@@ -203,7 +203,7 @@ impl Service {
                     ErrorKind::NotFound | ErrorKind::FailedPrecondition | ErrorKind::InvalidArgument
                 ) =>
             {
-                eprintln!("ah-agentfsd: {error}");
+                eprintln!("ah-agentfsd: {}", told(&error));
                 *lock(&self.closed) = Some(error);
                 Ok(())
             }

@@ -15,6 +15,7 @@ use super::convert::is_converted;
 use super::mounted::{Mounted, Place, What, discard, make_folder, make_ready, remove_folder, take_away};
 use super::opened::Open;
 use super::record::PlaceLabel;
+use super::settle::told;
 use super::{ATTEMPTS, PAUSE, Service, fail, lock, stand_in};
 use crate::home::{self, Shelf, Shown};
 
@@ -63,7 +64,7 @@ impl Service {
             });
             match again {
                 Ok(place) => mounted.insert(what, place),
-                Err(error) => eprintln!("ah-agentfsd: branch {} is not mounted: {error}", id.0),
+                Err(error) => eprintln!("ah-agentfsd: branch {} is not mounted: {}", id.0, told(&error)),
             }
         }
         let views = match self.views() {
@@ -86,7 +87,7 @@ impl Service {
             });
             match again {
                 Ok(place) => mounted.insert(what, place),
-                Err(error) => eprintln!("ah-agentfsd: view {name} is not mounted: {error}"),
+                Err(error) => eprintln!("ah-agentfsd: view {name} is not mounted: {}", told(&error)),
             }
         }
     }

@@ -382,6 +382,23 @@ fn a_workspace_whose_tree_is_gone_is_given_up_and_is_what_it_was_before() {
     });
 }
 
+#[test]
+fn what_a_workspace_was_before_a_log_was_lost_comes_back_as_the_hint_says() {
+    Bench::each_plain(|bench| {
+        let (root, home) = (bench.0.root(), kept(bench));
+        for log in fs::read_dir(home.join("tree/log")).unwrap() {
+            fs::File::options().write(true).open(log.unwrap().path()).unwrap().set_len(0).unwrap();
+        }
+        let told = bench.ran(&root, &["status"]);
+        let bring_back = told.stderr.split('`').find(|said| said.contains("cp -aT"));
+        assert!(told.stderr.contains("its log is damaged") && bring_back.is_some(), "{told:?}");
+        bench.sh(bring_back.unwrap());
+        assert_eq!((text(bench, "f"), text(bench, "mine")), ("one".into(), String::new()));
+        assert!(!root.join(".ah-behind-w").exists());
+        bench.at(&root, &["status"]);
+    });
+}
+
 /// Where the tree is of the only workspace that has one.
 fn tree(bench: &Bench) -> PathBuf {
     let workspaces = fs::read_dir(bench.0.path("state/workspaces")).unwrap();

@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use ah_plugin_api::{Dir, Error, ErrorKind, NOT_MOUNTED, Result, text};
+use ah_plugin_api::{Dir, Error, ErrorKind, Result, text};
 use ah_provider_directory::{Mounts, failed, look, names, unescape};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
@@ -189,13 +189,12 @@ pub(crate) fn tree_gone(home: &Dir) -> Option<Error> {
             && behind.taken_back != Some(true)
         {
             let (at, known) = (behind.at(), home.path().join(conversion::SINCE));
-            let (place, stands) = (typed(&at), typed(&at.join(NOT_MOUNTED)));
             let mut own = String::new();
             if let Some(lies) = behind.beside().filter(|lies| lies.exists()) {
-                own = format!("mv -T {} {place} && ", typed(&lies));
+                own = format!(" && mv -T {} {}", typed(&lies), typed(&at));
                 becomes = ", and the workspace is what it was before `convert`";
             }
-            give_up = format!("cd / && chmod u+w {place} && rm -f {stands} && {own}{give_up} {}", typed(&known));
+            give_up = format!("{}{own} && {give_up} {}", conversion::make_way(&at), typed(&known));
         }
         Error::new(ErrorKind::DataLoss, message).with_hint(format!(
             "bring it back, from a copy of AH_HOME, say; or give it up{becomes}: `{give_up}`, then `ah agent fs rm --force` of each of its branches, then `ah agent fs gc`"

@@ -13,7 +13,7 @@ use super::convert::converted;
 use super::mounted::What;
 use super::opened::Open;
 use super::{Service, fail, lock};
-use crate::conversion::{Around, Behind, Note, cut_short, lock_back, path_beside};
+use crate::conversion::{Around, Behind, Note, cut_short, lock_back, make_way, path_beside};
 use crate::home::{Shelf, TREE};
 
 /// What `status` says of a copy that lies beside the workspace and is of no use.
@@ -296,7 +296,10 @@ fn lost(behind: &Behind) -> Error {
     match Around::of(&at).map(|around| path_beside(&at, &around.behind())) {
         Ok(before) => {
             let (before, typed) = (text::shell(before.as_os_str()), text::shell(at.as_os_str()));
-            error.with_hint(format!("what it was until then is there: `cp -a {before} {typed}` brings that back"))
+            let way = make_way(&at);
+            error.with_hint(format!(
+                "what it was until then is there: `{way} && cp -aT {before} {typed}` brings that back"
+            ))
         }
         Err(_) => error,
     }

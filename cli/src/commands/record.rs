@@ -215,18 +215,20 @@ fn with_hooks(app: &App, command: &[OsString], env: &mut Vec<(OsString, OsString
     // Hooks on its command line keep it in its own process just as well.
     let mut given: Vec<OsString> = launch::alone(agent).iter().map(OsString::from).collect();
     // Its settings are the user's own then, and it takes one such option only.
-    if words.iter().any(|word| word == "--settings" || word.as_encoded_bytes().starts_with(b"--settings=")) {
-        app.ui.note("hooks are not passed beside --settings: the moments are those of the hooks that are installed");
-    } else {
-        match hooks::for_one_run(app, agent, Some(&app.cwd)) {
-            Ok(None) => {}
-            Ok(Some(OneRun { args, env: more })) => {
-                given = args;
-                env.extend(more);
-            }
-            Err(error) => {
-                app.ui.warning(&format!("no moments come from hooks: {}", error.message), error.hint.as_deref());
-            }
+    let own_settings =
+        words.iter().any(|word| word == "--settings" || word.as_encoded_bytes().starts_with(b"--settings="));
+    match hooks::for_one_run(app, agent, Some(&app.cwd)) {
+        Ok(None) => {}
+        Ok(Some(_)) if own_settings => app.ui.warning(
+            "no moments come from hooks that are not installed: none are passed beside --settings",
+            Some(&format!("ah agent hooks install {agent}")),
+        ),
+        Ok(Some(OneRun { args, env: more })) => {
+            given = args;
+            env.extend(more);
+        }
+        Err(error) => {
+            app.ui.warning(&format!("no moments come from hooks: {}", error.message), error.hint.as_deref());
         }
     }
     words.splice(1..1, given);

@@ -336,9 +336,17 @@ fn an_agent_gets_its_hooks_for_this_run() {
     assert!(!ran.stdout.contains(" hook claude") && ran.stdout.ends_with("<-p>\n<hello>\n"), "{ran:?}");
     hooks("uninstall");
     // Settings of the user's own are not pushed aside.
-    let ran = world.run(["agent", "record", "--", claude, "--settings", "mine.json"]);
-    assert_eq!(ran.stdout, "<--settings>\n<mine.json>\n");
-    assert!(ran.stderr.contains("hooks are not passed"), "{ran:?}");
+    let beside = || {
+        let ran = world.run(["agent", "record", "--", claude, "--settings", "mine.json"]);
+        assert_eq!(ran.stdout, "<--settings>\n<mine.json>\n");
+        ran.stderr
+    };
+    // Then none are called but those that are installed; where none are, that is said.
+    let said = beside();
+    assert!(said.contains("no moments come from hooks") && said.contains("ah agent hooks install claude"), "{said}");
+    assert_eq!(world.run(["agent", "hooks", "install", "claude"]).code, 0);
+    assert!(!beside().contains("hooks"));
+    assert_eq!(world.run(["agent", "hooks", "uninstall", "claude"]).code, 0);
     // Nothing would come of them where they are switched off.
     let settings = world.path("home/.claude/settings.json");
     fs::create_dir_all(settings.parent().unwrap()).unwrap();

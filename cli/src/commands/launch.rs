@@ -127,6 +127,7 @@ pub(crate) fn tell(app: &App, from: &FromRecord, conversation: &ConversationRepo
     }
     if conversation.dropped > 0 {
         let lines = text::count(conversation.dropped, "line", "lines");
-        app.ui.note(&format!("{lines} of the conversation are left out: calls that had no answer yet, or were torn"));
+        let are = if conversation.dropped == 1 { "is" } else { "are" };
+        app.ui.note(&format!("{lines} of the conversation {are} left out: calls that had no answer yet, or were torn"));
     }
 }

@@ -207,6 +207,21 @@ fn the_printed_command_runs_as_it_is() {
     }
 }
 
+#[test]
+fn the_lines_that_are_left_out_are_counted_in_words() {
+    let world = World::on_git();
+    let mut play = played(&world, Form::Claude);
+    for (name, said) in [("one", "1 line of the conversation is left out"), ("two", "2 lines of the conversation are")]
+    {
+        play.line("{\"torn");
+        play.turn(name, |_| ());
+        play.settle();
+        let stop = play.of_kind("stop").pop().unwrap();
+        let ran = play.run(&["session", "branch", &stop, "--name", name]);
+        assert!(ran.stderr.contains(said), "{ran:?}");
+    }
+}
+
 /// In a namespace in which no further ones can be made.
 fn confined(command: &mut Command) -> Command {
     let script = "echo 0 >/proc/sys/user/max_mnt_namespaces && exec \"$@\"";

@@ -187,6 +187,11 @@ impl Workspace {
             return intent.forget(self).map(|()| said);
         }
         intent.take_back(self)?;
-        Ok(Some(format!("took away the conversation {}, which was being made by a killed process", intent.id)))
+        // A session that was there before goes on as it was, whatever became of its files.
+        let whole = match intent.workspace == self.id {
+            true => format!(": {} has the one that it had, `ah agent rewind` again cuts it", intent.session),
+            false => String::new(),
+        };
+        Ok(Some(format!("took away the conversation {}, which was being made by a killed process{whole}", intent.id)))
     }
 }

@@ -12,7 +12,7 @@ use super::at::{Found, Tree};
 use super::below::{COPY_OUT, below_note};
 use super::clean::clean;
 use super::doors::{left_open, shut};
-use super::journal::{Journal, Named, Unlocked};
+use super::journal::{Journal, Named, PartOfRewind, Unlocked};
 use super::named::readable;
 use super::plan::{Ground, Plan, Wish, plan};
 use super::read_back::read_back;
@@ -21,8 +21,9 @@ use super::scope::Scope;
 use super::standing::sync_filesystem;
 use super::told::{
     came_hidden, came_to_nothing, missing_notes, refusal, report, repository_notes, stopped, taken_back, wanted_back,
+    was_removed,
 };
-use super::{Ignores, RestoreBegin, RestoreEnd, RestoreOptions, RestoreReport, UndoOptions};
+use super::{Ignores, RestoreBegin, RestoreOptions, RestoreReport, UndoOptions};
 use crate::background;
 use crate::fsio;
 use crate::ids::{self, SessionName};
@@ -32,12 +33,6 @@ use crate::record::{SnapshotKind, SnapshotRecord};
 use crate::text;
 use crate::timeline::{Event, EventBody};
 use crate::workspace::{Served, Workspace};
-
-/// Why an undo has nothing to go back to.
-fn was_removed() -> Error {
-    Error::new(ErrorKind::NotFound, "the snapshot that undo would go back to was removed")
-        .with_hint("`ah agent fs snapshots` lists those that are there")
-}
 
 /// What restore and undo have in common.
 pub(super) struct Job {
@@ -50,6 +45,8 @@ pub(super) struct Job {
     pub(super) force: bool,
     pub(super) dry_run: bool,
     pub(super) undoes: Option<String>,
+    /// The rewind that it is a part of.
+    pub(super) rewind: Option<PartOfRewind>,
     /// Whether what it takes back came from a provider that captures ignored files, too.
     pub(super) beyond_policy: bool,
     /// Interrupted restores that this one takes over.
@@ -96,11 +93,16 @@ impl Workspace {
         self.fence_all().map_err(stopped)?;
         self.forget_what_the_killed_saw();
         self.tell_what_is_kept()?;
-        self.restore_behind_fence(reference, options).map_err(|error| wanted_back(&self.root, reference, error))
+        self.restore_behind_fence(reference, options, None).map_err(|error| wanted_back(&self.root, reference, error))
     }
 
     /// As [`Workspace::restore`], for who has waited for captures already.
-    pub(crate) fn restore_behind_fence(&self, reference: &str, options: &RestoreOptions) -> Result<RestoreReport> {
+    pub(crate) fn restore_behind_fence(
+        &self,
+        reference: &str,
+        options: &RestoreOptions,
+        rewind: Option<PartOfRewind>,
+    ) -> Result<RestoreReport> {
         let (_lock, _stays) = (self.lock("restore").map_err(stopped)?, self.lock_stays().map_err(stopped)?);
         let target = self.resolve(reference)?;
         // Who names the top means everything.
@@ -130,6 +132,7 @@ impl Workspace {
             force: options.force,
             dry_run: options.dry_run,
             undoes: None,
+            rewind,
             beyond_policy: false,
             taken_over,
             finishes,
@@ -198,6 +201,7 @@ impl Workspace {
             force: options.force,
             dry_run: options.dry_run,
             undoes: Some(journal.restore),
+            rewind: None,
             beyond_policy,
             taken_over,
             finishes,
@@ -492,13 +496,6 @@ impl Workspace {
         fsio::count_up(&self.folder().join("put-back"))
     }
 
-    /// Says on the timeline that a restore came to its end.
-    pub(super) fn say_ended(&self, journal: &Journal, outcome: &str) -> Result<()> {
-        let (restore, left) = (journal.restore.clone(), journal.left.len() as u64);
-        let end = RestoreEnd { restore, outcome: outcome.to_owned(), left };
-        self.append(&journal.session, EventBody::RestoreEnd(end), Durability::Durable).map(drop)
-    }
-
     /// `finished`: the interrupted restore to the state before which an undo is to go back.
     fn journal(&self, job: &Job, plan: &Plan, safety: &SnapshotRecord, finished: Option<&Journal>) -> Result<Journal> {
         let settings = self.engine.settings();
@@ -517,6 +514,7 @@ impl Workspace {
             back: finished.map_or_else(|| named(safety), |journal| journal.back.clone()),
             back_paths: back_paths.into_iter().collect(),
             undoes: job.undoes.clone(),
+            rewind: job.rewind.clone(),
             paths: job.paths.clone(),
             ignored: job.ignored,
             exact_times: job.exact_times,

@@ -73,6 +73,16 @@ impl Unlocked {
     }
 }
 
+/// What a restore is a part of: who goes back with the conversation as well is not done when the files are there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PartOfRewind {
+    /// The moment to which the session goes back.
+    pub(crate) moment: SnapshotId,
+    /// Whether the files alone do.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) files_only: bool,
+}
+
 /// The record of one restore.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Journal {
@@ -102,6 +112,9 @@ pub(crate) struct Journal {
     /// The restore that this one takes back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) undoes: Option<String>,
+    /// The rewind that this is a part of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) rewind: Option<PartOfRewind>,
     /// The paths it was asked for; empty: everything.
     #[serde(default, with = "text::rels", skip_serializing_if = "Vec::is_empty")]
     pub(crate) paths: Vec<RelPath>,
@@ -215,6 +228,8 @@ pub(crate) struct Head {
     pub(crate) back: Named,
     #[serde(default)]
     pub(crate) undoes: Option<String>,
+    #[serde(default)]
+    pub(crate) rewind: Option<PartOfRewind>,
     #[serde(default, with = "text::rels")]
     pub(crate) paths: Vec<RelPath>,
     #[serde(default)]
@@ -407,6 +422,7 @@ mod tests {
             back: named("k"),
             back_paths: Vec::new(),
             undoes: None,
+            rewind: None,
             // Over where one piece ends and the next begins.
             paths: vec![path.clone(); 1500],
             ignored: true,

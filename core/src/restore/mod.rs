@@ -57,6 +57,7 @@ mod told;
 
 pub(crate) use apply::{lanes, on_threads};
 pub(crate) use ignores::Ignores;
+pub(crate) use journal::PartOfRewind;
 pub(crate) use scope::Omissions;
 
 use std::collections::BTreeSet;

@@ -7,13 +7,13 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::fd::AsFd;
 
-use ah_plugin_api::{Dir, ErrorKind, RelPath, Result, SnapshotId, Timestamp};
+use ah_plugin_api::{Dir, Durability, ErrorKind, RelPath, Result, SnapshotId, Timestamp};
 
 use super::apply::Staging;
 use super::at::Tree;
 use super::facade::Job;
-use super::journal::{Head, Journal, Journals};
-use super::{InterruptedRestore, RestoreBegin};
+use super::journal::{Head, Journal, Journals, PartOfRewind};
+use super::{InterruptedRestore, RestoreBegin, RestoreEnd};
 use crate::ids::SessionName;
 use crate::lock::{Lock, boot_id};
 use crate::notice::{Notice, NoticeKind};
@@ -193,16 +193,22 @@ impl Workspace {
         }
         let open = self.with_standing(open)?;
         if let Some(interrupted) = latest(&open)? {
-            let is_undo = open.iter().any(|(head, _)| head.restore == interrupted.restore && head.undoes.is_some());
-            let what = match is_undo {
-                true => format!("the undo {}", interrupted.restore),
-                false => format!("the restore {} of {}", interrupted.restore, interrupted.target),
+            let head = open.iter().map(|(head, _)| head).find(|head| head.restore == interrupted.restore);
+            let InterruptedRestore { restore, target, .. } = &interrupted;
+            let what = match head {
+                Some(Head { rewind: Some(rewind), .. }) => {
+                    format!("the rewind to {}, with the restore {restore} of {target},", rewind.moment)
+                }
+                Some(Head { undoes: Some(_), .. }) => format!("the undo {restore}"),
+                _ => format!("the restore {restore} of {target}"),
             };
             let InterruptedRestore { finish, back, changed, .. } = interrupted;
             let before = if changed { "" } else { " before it changed anything" };
             let message = format!("{what} was interrupted{before}");
+            // A rewind has no dry run.
+            let either = if head.is_some_and(|head| head.rewind.is_some()) { "that" } else { "either" };
             let hint =
-                format!("finish it with `{finish}`, or go back with `{back}`; `--dry-run` shows what either changes");
+                format!("finish it with `{finish}`, or go back with `{back}`; `--dry-run` shows what {either} changes");
             let notice = Notice::new(NoticeKind::InterruptedRestore, message).with_hint(hint);
             self.engine.notify_of(Some(&self.id), notice);
         }
@@ -237,6 +243,11 @@ impl Workspace {
         let force = if head.force { " --force" } else { "" };
         let to = |snapshot: &SnapshotId, force| format!("ah agent fs restore {snapshot}{ignored}{times}{force}{paths}");
         let undo = "ah agent fs undo";
+        let whole = match &head.rewind {
+            Some(PartOfRewind { moment, files_only: false }) => format!("ah agent rewind {moment}"),
+            Some(PartOfRewind { moment, files_only: true }) => format!("ah agent rewind {moment} --files"),
+            None => to(&head.target.id, force),
+        };
         // One more does not finish it, but takes it back.
         if let Some(own) = self.undo_of_nothing_known(head).filter(|_| latest) {
             let touched: BTreeSet<RelPath> = own.touched().cloned().collect();
@@ -249,9 +260,9 @@ impl Workspace {
                 let back = format!("{finish} && {undo}");
                 (finish, back)
             }
-            true => (to(&head.target.id, force), undo.to_owned()),
+            true => (whole, undo.to_owned()),
             // That would take back the later one.
-            false => (to(&head.target.id, force), to(&head.back.id, "")),
+            false => (whole, to(&head.back.id, "")),
         }
     }
 
@@ -291,6 +302,13 @@ impl Workspace {
             self.journals().end(&journal.session, &journal.restore)?;
         }
         Ok(())
+    }
+
+    /// Says on the timeline that a restore came to its end.
+    pub(super) fn say_ended(&self, journal: &Journal, outcome: &str) -> Result<()> {
+        let (restore, left) = (journal.restore.clone(), journal.left.len() as u64);
+        let end = RestoreEnd { restore, outcome: outcome.to_owned(), left };
+        self.append(&journal.session, EventBody::RestoreEnd(end), Durability::Durable).map(drop)
     }
 
     /// The latest restore of the sessions that count which an undo can take back.

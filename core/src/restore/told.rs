@@ -27,6 +27,12 @@ const NAMED: usize = 20;
 /// So many things that cannot come back are named.
 const MISSING_NAMED: usize = 5;
 
+/// Why an undo has nothing to go back to.
+pub(super) fn was_removed() -> Error {
+    Error::new(ErrorKind::NotFound, "the snapshot that undo would go back to was removed")
+        .with_hint("`ah agent fs snapshots` lists those that are there")
+}
+
 pub(super) fn report(job: &Job, plan: Plan, notes: Vec<String>, below: usize, root: &Path) -> RestoreReport {
     let copy_out = |path: &RelPath| copies_out(root, &job.target.id, path, &root.join(path.as_path()));
     RestoreReport {

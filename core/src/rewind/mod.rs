@@ -20,7 +20,7 @@ use crate::ids::SessionName;
 use crate::lock::Holder;
 use crate::moments::{Moment, MomentKind};
 use crate::open::absolute;
-use crate::restore::{RestoreOptions, RestoreReport};
+use crate::restore::{PartOfRewind, RestoreOptions, RestoreReport};
 use crate::session::{self, AgentSession, ResumeMethod};
 use crate::state::State;
 use crate::text;
@@ -145,7 +145,9 @@ impl Workspace {
         }
         let restore = match options.files {
             true => {
-                let restored = self.restore_behind_fence(start.snapshot.id.as_str(), &RestoreOptions::default());
+                let rewind = PartOfRewind { moment: start.moment.record.id.clone(), files_only: rebuilt.is_none() };
+                let (snapshot, options) = (start.snapshot.id.as_str(), RestoreOptions::default());
+                let restored = self.restore_behind_fence(snapshot, &options, Some(rewind));
                 Some(restored.inspect_err(|_| take_back())?)
             }
             false => None,
@@ -251,7 +253,7 @@ impl Workspace {
             return Ok(());
         }
         let look = RestoreOptions { dry_run: true, ..RestoreOptions::default() };
-        let would = self.restore_behind_fence(start.snapshot.id.as_str(), &look)?;
+        let would = self.restore_behind_fence(start.snapshot.id.as_str(), &look, None)?;
         let of_it = |path: &&RelPath| own.contains(&self.root.join(path.as_path()));
         let Some(own) = would.changes.iter().map(|change| &change.path).find(of_it) else { return Ok(()) };
         let folder = own.parent().unwrap_or(RelPath::root());

@@ -363,6 +363,9 @@ fn rounds(name: &str, job: Job, plan: fn(u64) -> Plan, kind: &str) {
             let interrupted = open(&lab.engine(), &lab.path()).unwrap().interrupted().unwrap();
             assert!(interrupted.is_none(), "{what}: {outcome:?}, and {interrupted:?}");
         }
+        if name == "rewind" {
+            gone_back_after_all(&lab, &what);
+        }
         check(&lab, &what);
         if name == "a held timeline" {
             let moments = open(&lab.engine(), &lab.path()).unwrap().moments(None).unwrap();
@@ -380,6 +383,23 @@ fn rounds(name: &str, job: Job, plan: fn(u64) -> Plan, kind: &str) {
             assert!(made.is_err(), "{what}: {outcome:?}, and {made:?}");
         }
     }
+}
+
+/// Of a rewind that was cut short in the middle of its restore it is said what finishes it, the conversation too; every other time that is done.
+fn gone_back_after_all(lab: &Lab, what: &str) {
+    let workspace = open(&lab.engine(), &lab.path()).unwrap();
+    let Some(interrupted) = workspace.interrupted().unwrap() else { return };
+    let moment =
+        interrupted.finish.strip_prefix("ah agent rewind ").unwrap_or_else(|| panic!("{what}: {interrupted:?}"));
+    if INTERRUPTED.load(Ordering::Relaxed).is_multiple_of(2) {
+        return;
+    }
+    INTERRUPTED.fetch_add(1, Ordering::Relaxed);
+    let made = workspace.rewind(&agent(&lab.path()).back_to(moment)).unwrap();
+    let said = std::fs::read_to_string(made.conversation.unwrap().transcript.unwrap()).unwrap();
+    let a = std::fs::read_to_string(lab.path().join("a")).unwrap();
+    assert!(a == "1" && said.contains("the first") && !said.contains("the second"), "{what}: {a}, {said}");
+    assert!(workspace.interrupted().unwrap().is_none(), "{what}");
 }
 
 /// A workspace that is to be none any more stays one that can be used, or is gone; a second try finishes it, and another one is not touched.

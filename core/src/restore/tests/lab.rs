@@ -408,6 +408,7 @@ impl Lab {
             back: named(safety),
             back_paths: Vec::new(),
             undoes: None,
+            rewind: None,
             paths: Vec::new(),
             ignored: false,
             exact_times: false,

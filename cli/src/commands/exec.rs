@@ -30,7 +30,7 @@ Examples:
   ah agent fs exec retry -- make test
   ah agent fs exec -- sh -c 'rm -rf src; ls'")]
 pub(crate) struct ExecArgs {
-    /// The branch's name, id or path.
+    /// The branch's name, id or path; also that of one which grew from a branch of this workspace.
     branch: Option<String>,
     /// Given by `ah` itself when it starts itself anew: the branch's path and the workspace's.
     #[arg(long, hide = true, num_args = 2, conflicts_with = "branch")]
@@ -88,8 +88,11 @@ pub(crate) fn run(app: &App, args: &ExecArgs) -> Outcome {
         // It is shown here already.
         return Err(launch::become_it(app, &command, &app.cwd));
     }
+    // One of a branch's is shown here as well: its conversation may know its files here, where that branch was shown.
+    let bough = args.branch.as_ref().map(|name| workspace.bough_of(name)).transpose()?.flatten();
+    let origin = bough.as_ref().unwrap_or(&workspace);
     let branch = match &args.branch {
-        Some(name) => workspace.find_ready_branch(name).map_err(|error| match workspace.find_branch(name) {
+        Some(name) => origin.find_ready_branch(name).map_err(|error| match origin.find_branch(name) {
             Err(none) if none.kind == ErrorKind::NotFound => elsewhere(Some(&workspace), name, error),
             _ => error,
         })?,
@@ -103,7 +106,7 @@ pub(crate) fn run(app: &App, args: &ExecArgs) -> Outcome {
         }
     };
     if args.branch.is_some() {
-        workspace.hold_branch(&branch)?;
+        origin.hold_branch(&branch)?;
     } else {
         workspace.hold_branch_once(&branch)?;
     }

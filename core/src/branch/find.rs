@@ -123,6 +123,22 @@ impl Workspace {
         }
     }
 
+    /// The branch, of this workspace or of a branch of it, however far, that one of that name, id or path grew from; none if it did not, or grew from this
+    /// workspace itself.
+    ///
+    /// # Errors
+    /// If the folder of branches cannot be read.
+    pub fn bough_of(&self, name: &str) -> Result<Option<Self>> {
+        let all = all(self.engine.home())?;
+        let Some(file) = called(&all, name).filter(|file| file.record.origin != self.id) else { return Ok(None) };
+        let origin = &file.record.origin;
+        let line = line_of(&all, origin);
+        let Some(here) = line.iter().position(|branch| branch.record.origin == self.id) else { return Ok(None) };
+        // Each may be mounted by what reads in the one before.
+        self.engine.attend(line.into_iter().take(here + 1).rev());
+        self.engine.workspace_by_id(origin)
+    }
+
     pub(super) fn branch_file(&self, name: &str) -> Result<BranchFile> {
         let file = called(&self.mine_and_orphans()?, name).cloned().ok_or_else(|| self.no_branch(name))?;
         self.engine.attend_one(&file);
@@ -268,6 +284,18 @@ impl Engine {
             _ => error(format!("{name} is a branch of another workspace: {at}")).with_hint(there),
         })
     }
+}
+
+/// The branch that a workspace is, and those that this grew from, one after the other; none if it is none.
+pub(crate) fn line_of<'a>(branches: &'a [BranchFile], workspace: &WorkspaceId) -> Vec<&'a BranchFile> {
+    let (mut line, mut at): (Vec<&BranchFile>, _) = (Vec::new(), workspace);
+    // None can have grown from itself, however damaged the records.
+    while line.len() < branches.len() {
+        let Some(branch) = branches.iter().find(|branch| branch.record.workspace.as_ref() == Some(at)) else { break };
+        line.push(branch);
+        at = &branch.record.origin;
+    }
+    line
 }
 
 /// The one that a person calls so: by its name, else its id, else the path that leads to it.

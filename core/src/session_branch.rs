@@ -6,7 +6,7 @@
 //!
 //! The new session belongs to the branch, which is a workspace of its own, and bears the branch's name. `ah session list` shows both.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ah_agents::Home;
 use ah_agents::launch::{self, Form};
@@ -36,8 +36,10 @@ pub struct SessionBranchOptions {
     pub instruction: Option<String>,
     /// With a person at the terminal, or without.
     pub form: Form,
-    /// The path of the workspace at which the agent will see the branch; none: it will run in the branch's directory.
-    pub shown_at: Option<PathBuf>,
+    /// Whether the agent is to be started at once: refused where its conversation knows its files elsewhere than it will see them.
+    pub run: bool,
+    /// Whether a branch can be shown in place of a directory; else the agent will run in the branch's own.
+    pub can_show: fn(&Path) -> bool,
     /// Where agents keep their things.
     pub agents: Home,
 }
@@ -53,6 +55,9 @@ pub struct SessionBranchReport {
     pub from: FromRecord,
     /// Its conversation.
     pub conversation: ConversationReport,
+    /// The path at which the agent is to see the branch, by `exec`; none: it is to run in the branch's directory.
+    #[serde(skip)]
+    pub shown_at: Option<PathBuf>,
     /// What a person should know of the choice.
     pub notes: Vec<String>,
 }
@@ -97,7 +102,13 @@ impl Workspace {
         let again = |reference: &str| format!("ah session branch {reference} --name {}", options.name);
         let start = self.start_from(&state, &options.from, With::Conversation, again)?;
         let (agent, source) = start.agent()?;
-        self.is_seated_here(&source.start, &format!("{} --run", again(&options.from)))?;
+        let known_at = self.known_at(&source.start)?;
+        // What grew from here is shown there as well as here.
+        let shown_at = Some(known_at.as_deref().unwrap_or(&self.root)).filter(|at| (options.can_show)(at));
+        let elsewhere = Some(source.start.as_path()).filter(|_| known_at.is_none() || shown_at.is_none());
+        if options.run {
+            self.refuse_elsewhere(&state, &start, elsewhere)?;
+        }
         launch::program(agent, &options.agents)?;
         // An instruction that cannot be given is refused before anything is made.
         launch::fresh(agent, options.instruction.as_deref(), options.form)?;
@@ -111,7 +122,7 @@ impl Workspace {
         let (mut begun, mut made) = (false, None);
         let branch = self.furnished_branch(options.name.as_str(), &snapshot, |branch, own| {
             begun = true;
-            made = Some(self.furnish(&state, &start, options, (branch, own))?);
+            made = Some(self.furnish(&state, &start, options, (branch, own), (shown_at, elsewhere))?);
             Ok(())
         });
         let branch = branch.map_err(|error| {
@@ -119,7 +130,8 @@ impl Workspace {
                 Rebuilt::discard(rebuilt, self);
             }
             match begun || !is_about_the_snapshot(&error) {
-                true => error,
+                true if begun => error,
+                true => self.outside(&again(&options.from), error),
                 false => self.offer(&state, &snapshot, &error, again),
             }
         })?;
@@ -133,7 +145,19 @@ impl Workspace {
         if let Err(error) = self.append(&start.moment.session, body, Durability::Durable) {
             notes.push(format!("the timeline of {} does not tell of it: {}", start.moment.session, told(&error)));
         }
-        Ok(SessionBranchReport { session, branch, from, conversation: rebuilt.report, notes })
+        let shown_at = shown_at.map(Path::to_owned);
+        Ok(SessionBranchReport { session, branch, from, conversation: rebuilt.report, shown_at, notes })
+    }
+
+    /// An error of making a branch in a namespace of `exec`, which what others mount need not reach: outside of it can be done, as what is printed shows it again.
+    fn outside(&self, again: &str, error: Error) -> Error {
+        let Some(place) = self.own_place().filter(|_| error.kind == ErrorKind::FailedPrecondition) else {
+            return error;
+        };
+        let or = error.hint.as_deref().map_or_else(String::new, |hint| format!("; or {hint}"));
+        let there = text::shell(place.as_os_str());
+        let again = again.strip_prefix("ah").unwrap_or(again);
+        error.with_hint(format!("outside of `exec`: `ah -C {there}{again}`{or}"))
     }
 
     /// Makes the conversation and the session, in a branch that is being made.
@@ -143,15 +167,20 @@ impl Workspace {
         start: &Start,
         options: &SessionBranchOptions,
         (branch, own): (&BranchRecord, &Self),
+        (shown_at, elsewhere): (Option<&Path>, Option<&Path>),
     ) -> Result<(SessionRecord, Rebuilt)> {
-        let shown_at = options.shown_at.as_deref();
         let cwd = self.seat_below(shown_at.unwrap_or(&branch.path), &start.agent()?.1.start, |below| {
             branch.path.join(below).is_dir()
-        });
+        })?;
         let bearer = Bearer {
             workspace: own,
             session: &options.name,
-            seat: Seat { home: &options.agents, cwd: &cwd, shown: shown_at.map(|at| (at, branch.path.as_path())) },
+            seat: Seat {
+                home: &options.agents,
+                cwd: &cwd,
+                shown: shown_at.map(|at| (at, branch.path.as_path())),
+                elsewhere,
+            },
             instruction: options.instruction.as_deref(),
             form: options.form,
         };

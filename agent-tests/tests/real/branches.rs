@@ -84,6 +84,50 @@ fn the_last_one_is_the_workspaces(agent: Agent, story: &str) {
     server.passed();
 }
 
+/// What is made within `exec` of a branch is shown where the conversation knows its files, wherever the printed command is run: by such a path the agent writes into its branch.
+fn knows_its_paths(agent: Agent) {
+    if !agent.is_here() {
+        return;
+    }
+    let world = World::new();
+    agent.install(&world);
+    // Others need mounts that come into the namespace of `exec`.
+    world.ah(["config", "set", "mode", "worktree"]);
+    let by_path = world.path("work/by-path.txt");
+    let write = format!("tool: {{name: Write, input: {{file_path: {:?}, content: w}}}}", by_path.display().to_string());
+    let steps = format!("[prompt: Go on, say: Gone on., prompt: By path, {write}, say: Written.]");
+    let story = format!("{CLAUDE}branches:\n  - {{name: on, after: first, steps: {steps}}}\n");
+    let server = Server::start(&world, agent, &story);
+    two_prompts(&world, agent, &server);
+    moments(&world);
+    let ran = |program: &str, words: &[&str]| {
+        let mut command = world.command(program);
+        agent.ask(command.args(words), &world, &server);
+        let output = command.output().unwrap();
+        well(&output);
+        String::from_utf8(output.stdout).unwrap()
+    };
+    ran("ah", &["session", "branch", "@prompt", "--name", "one", "-m", "Go on", "--run"]);
+    let within = ["agent", "fs", "exec", "one", "--", "ah", "session", "branch", "@", "--name", "two", "-m", "By path"];
+    let line = ran("ah", &within);
+    // Without a screen.
+    ran("sh", &["-c", &line.replacen(" --resume ", " -p --resume ", 1)]);
+    let written = |folder: &str| world.path(folder).join("by-path.txt").exists();
+    let places = ["state/branches/two", "state/branches/one", "work"];
+    assert_eq!(places.map(written), [true, false, false], "{line}");
+    server.passed();
+}
+
+#[test]
+fn the_paths_that_mock_agent_knows() {
+    without_network("branches::the_paths_that_mock_agent_knows", || knows_its_paths(Agent::Mock));
+}
+
+#[test]
+fn the_paths_that_claude_code_knows() {
+    without_network("branches::the_paths_that_claude_code_knows", || knows_its_paths(Agent::Claude));
+}
+
 #[test]
 fn the_last_one_of_mock_agent() {
     without_network("branches::the_last_one_of_mock_agent", || the_last_one_is_the_workspaces(Agent::Mock, CLAUDE));

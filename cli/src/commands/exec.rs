@@ -110,7 +110,7 @@ pub(crate) fn run(app: &App, args: &ExecArgs) -> Outcome {
     } else {
         workspace.hold_branch_once(&branch)?;
     }
-    Err(become_in(app, &workspace, &branch, &options(workspace.root())))
+    Err(become_in(app, workspace.root(), &branch, &options(workspace.root())))
 }
 
 /// The folders by which what runs in a branch would find an agent's server that runs outside of it, or the other way round.
@@ -119,19 +119,19 @@ pub(crate) fn apart(app: &App) -> Vec<PathBuf> {
     app.agents_home().map_or_else(|_| Vec::new(), |home| ah_agents::launch::meeting_places(&home, geteuid().as_raw()))
 }
 
-/// Becomes a command that sees `branch`, which is held, at the workspace's path. Only if that cannot be is there anything to say.
-pub(crate) fn become_in(app: &App, workspace: &Workspace, branch: &BranchRecord, options: &ExecOptions) -> Failure {
+/// Becomes a command that sees `branch`, which is held, at the path `root`. Only if that cannot be is there anything to say.
+pub(crate) fn become_in(app: &App, root: &Path, branch: &BranchRecord, options: &ExecOptions) -> Failure {
     app.tell_notices();
-    let below = options.cwd.as_deref().and_then(|cwd| cwd.strip_prefix(workspace.root()).ok());
+    let below = options.cwd.as_deref().and_then(|cwd| cwd.strip_prefix(root).ok());
     if let Some(below) = below.filter(|below| !branch.path.join(below).is_dir()) {
         let name = text::line(&branch.name);
         app.ui
             .note(&format!("{name} has no {}: the command runs in the nearest directory above it", text::path(below)));
     }
     if !alone() {
-        return anew(app.ui.json, &branch.path, workspace.root(), options).into();
+        return anew(app.ui.json, &branch.path, root, options).into();
     }
-    failed(workspace.exec(branch, options))
+    failed(become_command(&branch.path, root, options))
 }
 
 /// Whether the kernel lets a directory be shown at another's path here; tried by showing `root` at its own.

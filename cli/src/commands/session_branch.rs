@@ -15,7 +15,7 @@ use crate::failure::{Exit, Outcome};
 #[command(after_help = "\
 Makes a branch from the snapshot at or before REF, and the agent's conversation as it was there, under a new id; the \
 session, its transcript and its files stay as they are. Prints the command that starts the agent in the branch, alone: at the \
-workspace's own path where the kernel allows that, else in the branch's directory; recorded if the agent's hooks are not installed, so that it has moments all the same. If the snapshot cannot be used, the \
+path where the conversation knows its files if the kernel allows that, else in the branch's directory (it is warned of then, and --run refused); recorded if the agent's hooks are not installed, so that it has moments all the same. If the snapshot cannot be used, the \
 nearest that can be is named, and nothing is made (exit code 4).
 
 Examples:
@@ -58,22 +58,23 @@ pub(crate) fn run(app: &App, args: &BranchArgs) -> Outcome {
             .into());
     }
     let workspace = app.workspace(Access::Existing)?;
-    // What is printed may be run elsewhere than in a namespace in which the workspace is shown at another path.
-    let at = if args.run { workspace.root() } else { workspace.own_path() };
     let options = SessionBranchOptions {
         from: args.reference.clone(),
         name,
         instruction: args.instruction.clone(),
         form: launch::form(args.run),
-        shown_at: exec::can_show(at).then(|| at.to_owned()),
+        run: args.run,
+        can_show: exec::can_show,
         agents: app.agents_home()?,
     };
     let report = workspace.session_branch(&options)?;
     let session = report.session.name.as_str();
     let agent = launch::command(app, session, &report.conversation);
-    let launch = match options.shown_at.is_some() {
-        true => Launch::new(launch::in_branch(app, at, &report.conversation.cwd, &report.branch.name, &agent), None),
-        false => Launch::new(agent.clone(), Some(&report.conversation.cwd)),
+    let launch = match &report.shown_at {
+        Some(at) => {
+            Launch::new(launch::in_branch(app, at, &report.conversation.cwd, &report.branch.name, &agent), None)
+        }
+        None => Launch::new(agent.clone(), Some(&report.conversation.cwd)),
     };
     if !app.ui.json {
         branch::tell(app, &report.branch);
@@ -84,14 +85,14 @@ pub(crate) fn run(app: &App, args: &BranchArgs) -> Outcome {
     }
     if args.run {
         app.ui.note(&format!("session {session} in {}", report.branch.path.display()));
-        return Err(match options.shown_at.is_some() {
-            true => {
+        return Err(match &report.shown_at {
+            Some(at) => {
                 workspace.hold_branch(&report.branch)?;
                 let cwd = Some(report.conversation.cwd.clone());
                 let run = ExecOptions { command: agent, cwd, once: false, apart: exec::apart(app) };
-                exec::become_in(app, &workspace, &report.branch, &run)
+                exec::become_in(app, at, &report.branch, &run)
             }
-            false => launch::become_it(app, &agent, &report.conversation.cwd),
+            None => launch::become_it(app, &agent, &report.conversation.cwd),
         });
     }
     if app.ui.json {

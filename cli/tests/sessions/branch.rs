@@ -245,15 +245,23 @@ fn where_nothing_can_be_shown_elsewhere_it_runs_in_the_branchs_directory() {
     assert_eq!(ran.code, 0, "{ran:?}");
     let branch = world.path("state/branches/retry");
     assert!(ran.stdout.starts_with(&format!("cd -- {} && env AH_SESSION=retry ", branch.display())), "{ran:?}");
+    assert!(ran.stderr.contains(&format!("knows its files at {}, where", world.root().display())), "{ran:?}");
     let ran = play.shell(ran.stdout.trim());
     assert_eq!(ran.code, 0, "{ran:?}");
     assert_eq!(play.told("cwd").trim(), branch.to_str().unwrap());
     assert!(says(&play.told("transcript"), "done with the first"));
-    // And at once.
+    // But not unseen: what it does by the paths that it knows is done to the workspace.
+    play.forget();
     let words = ["session", "branch", "@prompt", "--name", "other", "-m", "again", "--run"];
     let ran = Ran::of(&mut confined(&mut play.ah(&words)));
-    assert_eq!((ran.code, play.told("session").as_str()), (0, "other"), "{ran:?}");
-    assert_eq!(play.told("cwd").trim(), world.path("state/branches/other").to_str().unwrap());
+    assert!(ran.code == 4 && ran.stderr.contains("leave `--run` away"), "{ran:?}");
+    assert!(play.told("argv").is_empty() && !world.path("state/branches/other").exists());
+    // Before the first prompt nothing was said of any path.
+    let first = play.of_kind("prompt")[0].clone();
+    let words = ["session", "branch", &first, "--name", "anew", "-m", "again", "--run"];
+    let ran = Ran::of(&mut confined(&mut play.ah(&words)));
+    assert_eq!((ran.code, play.told("session").as_str()), (0, "anew"), "{ran:?}");
+    assert_eq!(play.told("cwd").trim(), world.path("state/branches/anew").to_str().unwrap());
 }
 
 #[test]

@@ -8,5 +8,6 @@ mod branch;
 mod odd;
 mod play;
 mod rewind;
+mod seat;
 #[path = "../support/mod.rs"]
 mod support;

@@ -43,6 +43,7 @@ use crate::timeline::EventBody;
 use crate::workspace::{Served, Workspace};
 
 use find::called;
+pub(crate) use find::line_of;
 pub(crate) use known::is_id;
 use place::no_dir;
 pub(crate) use record::{BranchFile, all, of_workspace, read_all};

@@ -1,7 +1,7 @@
 //! An agent's conversation made anew as it was at a moment: what session branches and rewinding have in common.
 //!
 //! - `start`: which moment, snapshot and place in the transcript a REF means. `offer`: what else there is if the snapshot is no use.
-//! - `rebuild`: the best way that the agent has, and the command that it is started with.
+//! - `rebuild`: the best way that the agent has, and the command that it is started with. `known`: where it knows its files, and whether it will see them there.
 //! - `place`: the copy put where the agent looks for it. `intent`: what is written down first, so that `gc` finds what a killed
 //!   process left.
 //!
@@ -9,6 +9,7 @@
 //! conversation (`session_branch.rs`, `rewind/`).
 
 mod intent;
+mod known;
 mod offer;
 mod place;
 mod rebuild;
@@ -74,6 +75,9 @@ pub struct ConversationReport {
     /// Where the agent is to be started, as it will see it.
     #[serde(with = "text::abs")]
     pub cwd: PathBuf,
+    /// Where it knows its files, if the agent will see them elsewhere: what it does by that path is done to what is there.
+    #[serde(with = "text::abs_option", skip_serializing_if = "Option::is_none")]
+    pub known_at: Option<PathBuf>,
     /// The agent's program and its arguments.
     #[serde(with = "text::words")]
     pub command: Vec<OsString>,

@@ -28,6 +28,8 @@ pub(crate) struct Seat<'a> {
     pub(crate) cwd: &'a Path,
     /// A branch that is shown at another path: that path, and where the branch is.
     pub(crate) shown: Option<(&'a Path, &'a Path)>,
+    /// Where its conversation knows its files, if it will not see them there.
+    pub(crate) elsewhere: Option<&'a Path>,
 }
 
 impl Seat<'_> {

@@ -19,7 +19,6 @@ use crate::open::absolute;
 use crate::rewind::{Rewind, prompts_before};
 use crate::session::{self, AgentSession, Provenance, ResumeMethod};
 use crate::state::State;
-use crate::text;
 use crate::workspace::Workspace;
 
 /// Who takes the conversation up, and how.
@@ -75,6 +74,11 @@ impl Rebuilt {
         }
     }
 
+    /// Whether the agent is told nothing of what was said.
+    fn begins_anew(&self) -> bool {
+        self.report.method == ResumeMethod::Replay && self.report.replayed == 0
+    }
+
     /// The agent's session, as the session's record has it; none where only the agent can say its id.
     pub(crate) fn agent_session(&self) -> Option<AgentSession> {
         let ConversationReport { agent, agent_session, transcript, cwd, .. } = &self.report;
@@ -108,6 +112,7 @@ impl Workspace {
     /// Makes the conversation as it was at `start`. If this fails nothing of it is left.
     pub(crate) fn rebuild(&self, state: &State, start: &Start, bearer: &Bearer<'_>) -> Result<Rebuilt> {
         let mut made = self.take_up(state, start, bearer)?;
+        made.report.known_at = bearer.seat.elsewhere.filter(|_| !made.begins_anew()).map(Path::to_owned);
         made.report.notes.extend(bearer.seat.remembered_since(start.agent()?.0, start.moment.time));
         Ok(made)
     }
@@ -216,6 +221,7 @@ impl Workspace {
             dropped: trimmed.dropped,
             replayed: 0,
             cwd: bearer.seat.cwd.to_owned(),
+            known_at: None,
             command,
             notes,
         };
@@ -241,6 +247,7 @@ fn afresh(
         dropped: 0,
         replayed,
         cwd: bearer.seat.cwd.to_owned(),
+        known_at: None,
         command: command.argv,
         notes,
     };
@@ -316,32 +323,11 @@ fn begins_so(text: &str, beginning: &str) -> bool {
     text == begins || beginning.chars().count() >= PROMPT && text.starts_with(&begins)
 }
 
-impl Workspace {
-    /// Refuses a conversation that cannot go on here because it names its files elsewhere: that of a branch which was shown at another path,
-    /// where without `exec` somebody else's files are. `again` is the command to repeat there.
-    pub(crate) fn is_seated_here(&self, start: &Path, again: &str) -> Result<()> {
-        if [self.own_path(), self.root()].into_iter().any(|own| start.starts_with(own)) {
-            return Ok(());
-        }
-        let Some(own) = self.own_branch()? else { return Ok(()) };
-        let (name, at) = (&own.name, start.display());
-        let message =
-            format!("the conversation knows the files of the branch {name} at {at}, where only `exec` shows them");
-        Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
-            "ah -C {} agent fs exec {} -- {again}",
-            text::shell(start.as_os_str()),
-            text::shell(name.as_ref())
-        )))
-    }
-
-    /// The directory below `root` that stands for the one in which an agent's session started, under any of this workspace's names:
-    /// the nearest that `is_there`.
-    pub(crate) fn seat_below(&self, root: &Path, start: &Path, is_there: impl Fn(&Path) -> bool) -> PathBuf {
-        let below = [self.own_path(), self.root()].into_iter().find_map(|own| start.strip_prefix(own).ok());
-        let mut above = below.unwrap_or(Path::new("")).ancestors();
-        match above.find(|below| is_there(below)) {
-            Some(below) if below != Path::new("") => root.join(below),
-            _ => root.to_owned(),
-        }
+impl Start {
+    /// Whether nothing had been said by then, so that the agent will know nothing of any file.
+    pub(crate) fn begins_anew(&self, state: &State) -> bool {
+        let file = self.transcript.as_deref();
+        let found = self.agent().and_then(|(agent, _)| find(state, self, agent, file));
+        self.moment.record.checkpoint.is_none() && matches!(found, Ok(Found::Empty))
     }
 }

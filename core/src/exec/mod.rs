@@ -17,9 +17,7 @@ use std::process::Command;
 
 use ah_plugin_api::{Dir, Error, ErrorKind, Result};
 
-use crate::branch::BranchRecord;
 use crate::text;
-use crate::workspace::Workspace;
 
 pub use program::{cannot_run, look_for};
 
@@ -60,17 +58,6 @@ pub enum ExecError {
     Command(Error),
 }
 
-impl Workspace {
-    /// Becomes a command that sees the branch at the workspace's path; gives why it could not. Needs a process that is
-    /// [`alone`].
-    ///
-    /// `FailedPrecondition` if the kernel does not allow it, or the workspace's path is gone. After most of them this process is in another namespace: there is nothing left to do but to end.
-    #[must_use]
-    pub fn exec(&self, branch: &BranchRecord, options: &ExecOptions) -> ExecError {
-        become_command(&branch.path, self.root(), options)
-    }
-}
-
 /// Whether this process has no other thread: the kernel lets only such a one into a user namespace. Providers may have
 /// started some; then the program starts itself anew (`exec`) and calls [`become_command`] before it loads any.
 #[must_use]
@@ -79,8 +66,9 @@ pub fn alone() -> bool {
     std::fs::read_dir("/proc/self/task").map_or(true, |threads| threads.count() < 2)
 }
 
-/// Becomes a command that sees `branch` at the path `workspace`; gives why it could not. [`Workspace::exec`] once both paths
-/// are known.
+/// Becomes a command that sees `branch` at the path `workspace`; gives why it could not. Needs a process that is [`alone`].
+///
+/// `FailedPrecondition` if the kernel does not allow it, or the workspace's path is gone. After most of them this process is in another namespace: there is nothing left to do but to end.
 #[must_use]
 pub fn become_command(branch: &Path, workspace: &Path, options: &ExecOptions) -> ExecError {
     let (program, arguments) = match options.program() {

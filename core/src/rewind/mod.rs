@@ -134,8 +134,12 @@ impl Workspace {
         }
         let rebuilt = match options.conversation {
             true => {
-                self.is_seated_here(&start.agent()?.1.start, &format!("{} --run", again(&options.to)))?;
-                Some(self.cut_in_place(&state, &start, options)?)
+                let again = if options.run { format!("{} --run", again(&options.to)) } else { again(&options.to) };
+                let elsewhere = self.is_seated_here(&start.agent()?.1.start, &again)?;
+                if options.run {
+                    self.refuse_elsewhere(&state, &start, elsewhere.as_deref())?;
+                }
+                Some(self.cut_in_place(&state, &start, options, elsewhere.as_deref())?)
             }
             false => None,
         };
@@ -221,7 +225,14 @@ impl Workspace {
         goes_on.map(|record| record.name).filter(|name| *name != moment.session && later(name)).collect()
     }
 
-    fn cut_in_place(&self, state: &State, start: &Start, options: &RewindOptions) -> Result<Rebuilt> {
+    /// `elsewhere`: where the conversation knows its files, if they are not there.
+    fn cut_in_place(
+        &self,
+        state: &State,
+        start: &Start,
+        options: &RewindOptions,
+        elsewhere: Option<&Path>,
+    ) -> Result<Rebuilt> {
         let (agent, source) = start.agent()?;
         launch::program(agent, &options.agents).map_err(|error| {
             let install = error.hint.clone().unwrap_or_default();
@@ -230,14 +241,14 @@ impl Workspace {
         // What is gone may come back with the files.
         let comes_back = |below: &Path| options.files && self.holds_dir(&start.snapshot, below).unwrap_or(false);
         let cwd =
-            self.seat_below(&self.root, &source.start, |below| self.root.join(below).is_dir() || comes_back(below));
+            self.seat_below(&self.root, &source.start, |below| self.root.join(below).is_dir() || comes_back(below))?;
         self.rebuild(
             state,
             start,
             &Bearer {
                 workspace: self,
                 session: &start.moment.session,
-                seat: Seat { home: &options.agents, cwd: &cwd, shown: None },
+                seat: Seat { home: &options.agents, cwd: &cwd, shown: None, elsewhere },
                 instruction: None,
                 form: Form::Interactive,
             },

@@ -26,7 +26,7 @@ fn the_copy_lies_where_the_agent_will_look_for_it() {
     let talk = talked(&lab);
     let workspace = lab.open();
     let made = workspace.session_branch(&talk.branch_of("@prompt", "there")).unwrap();
-    let options = ah_core::SessionBranchOptions { shown_at: None, ..talk.branch_of("@prompt", "here") };
+    let options = ah_core::SessionBranchOptions { can_show: |_| false, ..talk.branch_of("@prompt", "here") };
     let plain = workspace.session_branch(&options).unwrap();
     for (made, cwd) in [(&made, lab.path()), (&plain, plain.branch.path.clone())] {
         assert_eq!((&made.conversation.cwd, made.conversation.method), (&cwd, ResumeMethod::Resume));
@@ -216,7 +216,7 @@ fn where_the_agents_home_cannot_be_written_nothing_is_left() {
     let talk = talked(&lab);
     let workspace = lab.open();
     // A file where the folder for the branch's directory would have to be.
-    let options = ah_core::SessionBranchOptions { shown_at: None, ..talk.branch_of("@prompt", "retry") };
+    let options = ah_core::SessionBranchOptions { can_show: |_| false, ..talk.branch_of("@prompt", "retry") };
     let folder = talk.home.claude.join("projects").join(project(&lab.settings.home.join("branches/retry")));
     fs::write(&folder, "").unwrap();
     let error = workspace.session_branch(&options).unwrap_err();

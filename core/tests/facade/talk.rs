@@ -134,7 +134,8 @@ impl Talk {
             name: SessionName::new(name).unwrap(),
             instruction: Some("go on".to_owned()),
             form: Form::Interactive,
-            shown_at: Some(self.workspace.clone()),
+            run: false,
+            can_show: |_| true,
             agents: self.home.clone(),
         }
     }

@@ -1,0 +1,165 @@
+//! Where an agent is seated whose conversation knows its files at another path than they are at.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::play::{Form, Play, put};
+use crate::support::bench::Bench;
+use crate::support::{Ran, User, World, ah, is_root, skip};
+
+/// Two turns in the workspace, then a session branch `one` that was gone on with at the workspace's path, where `a` is `in one` since. Its path; none where nothing can be shown.
+fn branched(world: &World) -> Option<(Play<'_>, PathBuf)> {
+    world.write("a", "0");
+    let mut play = Play::begin(world, Form::Claude);
+    play.turn("the first", |world| put(world, "a", "1"));
+    play.turn("the second", |world| put(world, "a", "2"));
+    play.settle();
+    let made = play.json("session-branch", &["session", "branch", "@prompt", "--name", "one"]);
+    if made["session_branch"]["conversation"]["cwd"] != world.root().to_str().unwrap() {
+        skip("needs namespaces, to show a branch at the workspace's path");
+        return None;
+    }
+    let path = gone_on(world, &made, "in one");
+    Some((play, path))
+}
+
+/// A turn in a session branch, which writes `a`; where that is.
+fn gone_on(world: &World, made: &Value, text: &str) -> PathBuf {
+    let made = &made["session_branch"];
+    let path = PathBuf::from(made["branch"]["path"].as_str().unwrap());
+    let id = made["conversation"]["agent_session"].as_str().unwrap();
+    let mut inside = Play::begin_at(world, Form::Claude, id, &path);
+    inside.turn(text, |_| fs::write(path.join("a"), text).unwrap());
+    world.wait_for_background();
+    path
+}
+
+/// The line that is printed within `exec` of a branch, there said in this shell's words.
+fn within(play: &Play<'_>, branch: &str, words: &str) -> Ran {
+    let (ah, root) = (ah().display().to_string(), play.world.root());
+    play.shell(&format!("{ah} -C {} agent fs exec {branch} -- {words}", root.display()))
+}
+
+/// A printed command starts the agent at the workspace's path, in a branch in which `a` is that.
+fn starts_in(play: &Play<'_>, ran: &Ran, a: &str) {
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!((play.told("cwd").trim(), play.told("a").as_str()), (play.world.root().to_str().unwrap(), a));
+    assert!(play.told("transcript").contains("done with the first"));
+    play.forget();
+}
+
+#[test]
+fn what_grew_from_a_branch_is_shown_where_its_conversation_knows_its_files() {
+    let world = World::on_git();
+    let Some((play, one)) = branched(&world) else { return };
+    let ah = ah().display().to_string();
+    let stop = |at: &Path| {
+        let ran = Ran::of(world.command(["timeline", "--json"]).current_dir(at));
+        let timeline: Value = serde_json::from_str(&ran.stdout).unwrap();
+        let events = timeline["events"].as_array().unwrap();
+        events.iter().rfind(|event| event["kind"] == "stop").unwrap()["id"].as_str().unwrap().to_owned()
+    };
+    // Said in the branch's directory: printed, and at once.
+    let last = stop(&one);
+    let in_one = |words: &[&str]| {
+        Ran::of(play.ah(&[&["session", "branch", &last, "-m", "x"], words].concat()).current_dir(&one))
+    };
+    let ran = in_one(&["--name", "two"]);
+    assert!(ran.code == 0 && !ran.stderr.contains("knows its files"), "{ran:?}");
+    starts_in(&play, &play.shell(ran.stdout.trim()), "in one");
+    starts_in(&play, &in_one(&["--name", "at-once", "--run"]), "in one");
+    // Within `exec`; what is printed there shows the same wherever it is run.
+    let ran = within(&play, "one", &format!("{ah} session branch {last} --name three --json"));
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let made: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let ran = within(&play, "one", &format!("{ah} session branch {last} --name four -m x"));
+    let line = ran.stdout.trim();
+    starts_in(&play, &play.shell(line), "in one");
+    let quoted = line.replace('\'', r"'\''");
+    starts_in(&play, &within(&play, "one", &format!("sh -c '{quoted}'")), "in one");
+    // So it goes on, however far: what a rewind hints at, and what that prints.
+    let three = gone_on(&world, &made, "in three");
+    let ran = Ran::of(play.ah(&["agent", "rewind"]).current_dir(&three));
+    let root = world.root().display().to_string();
+    let hint = format!("ah -C {root} agent fs exec three -- ah agent rewind @prompt");
+    assert!(ran.code == 4 && ran.stderr.contains(&hint), "{ran:?}");
+    let ran = play.shell(&hint);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    starts_in(&play, &play.shell(ran.stdout.trim()), "in one");
+    // A branch of a branch is at work in as any other is.
+    let ran = within(&play, "three", &format!("{ah} -C {} agent fs rm --force three", one.display()));
+    assert!(ran.code != 0 && three.exists(), "{ran:?}");
+}
+
+#[test]
+fn a_branch_that_cannot_be_made_within_exec_is_made_outside() {
+    if !is_root() {
+        return skip("needs root, to make a mount namespace");
+    }
+    let bench = Bench::new(User::Me);
+    let world = &bench.0;
+    world.write("a", "0");
+    let one = bench.branch("one");
+    let mut play = Play::begin_at(world, Form::Claude, "11111111-2222-4333-8444-555555555555", &one);
+    play.turn("the first", |_| fs::write(one.join("a"), "1").unwrap());
+    play.turn("the second", |_| fs::write(one.join("a"), "2").unwrap());
+    world.wait_for_background();
+    // As one that began where `exec` shows the branch.
+    let session = play.json("session-list", &["-C", one.to_str().unwrap(), "session", "list"]);
+    let session = session["sessions"].as_array().unwrap().iter().find(|session| session["agent"].is_object()).unwrap();
+    let workspaces = fs::read_dir(world.path("state/workspaces")).unwrap().flatten();
+    let record = format!("sessions/{}/session.json", session["name"].as_str().unwrap());
+    let record = workspaces.map(|at| at.path().join(&record)).find(|record| record.exists()).unwrap();
+    let mut fields: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+    fields["agent"]["start"] = world.root().to_str().unwrap().into();
+    fs::write(&record, fields.to_string()).unwrap();
+    // As where mounts are not shared: what is mounted outside does not come in.
+    let alone = format!("unshare -m --propagation private {}", ah().display());
+    let ran = within(&play, "one", &format!("{alone} session branch @prompt --name two"));
+    let hint = format!("ah -C {} session branch @prompt --name two", one.display());
+    assert!(ran.code == 4 && ran.stderr.contains(&format!("`{hint}`")), "{ran:?}");
+    let ran = play.shell(&hint);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    starts_in(&play, &play.shell(ran.stdout.trim()), "1");
+    // Also where nothing of it is mounted any more, as after a start of the machine.
+    world.wait_for_background();
+    bench.kill_services();
+    for point in bench.mounts() {
+        assert!(Command::new("umount").args(["-l", &point]).status().unwrap().success(), "{point}");
+    }
+    starts_in(&play, &play.shell(ran.stdout.trim()), "1");
+}
+
+#[test]
+fn an_agent_that_knows_a_path_which_is_somebody_elses_now_is_not_started_unseen() {
+    let world = World::on_git();
+    world.write("a", "0");
+    let mut play = Play::begin(&world, Form::Claude);
+    play.turn("the first", |world| put(world, "a", "1"));
+    play.turn("the second", |world| put(world, "a", "2"));
+    play.settle();
+    let stop = play.of_kind("stop")[0].clone();
+    // Moved, and another directory in its place.
+    let (old, new) = (world.root(), world.path("moved"));
+    fs::rename(&old, &new).unwrap();
+    fs::create_dir(&old).unwrap();
+    let ran = |words: &[&str]| Ran::of(play.ah(words).current_dir(&new));
+    let made = ran(&["session", "branch", &stop, "--name", "b", "-m", "x", "--run"]);
+    let said = format!("knows its files at {}, where", old.display());
+    assert!(made.code == 4 && made.stderr.contains(&said) && made.stderr.contains("leave `--run` away"), "{made:?}");
+    assert!(play.told("argv").is_empty() && !world.path("state/branches/b").exists());
+    let made: Value =
+        serde_json::from_str(&ran(&["session", "branch", &stop, "--name", "d", "--json"]).stdout).unwrap();
+    crate::support::schema::check("session-branch", &made);
+    assert_eq!(made["session_branch"]["conversation"]["known_at"], old.to_str().unwrap());
+    for words in [&["session", "branch", &stop, "--name", "c"][..], &["agent", "rewind", &stop, "--conversation"]] {
+        let made = ran(words);
+        assert!(made.code == 0 && made.stderr.contains(&said), "{words:?}: {made:?}");
+    }
+    // From the rewind on the session is at home in the new place.
+    let again = ran(&["agent", "rewind", &stop, "--conversation"]);
+    assert!(again.code == 0 && !again.stderr.contains("knows its files"), "{again:?}");
+}

@@ -1,0 +1,74 @@
+//! Where a conversation knows its files, and where its agent will see them. What it does by a path that is not one of theirs is done to somebody
+//! else's: to the workspace's own, or to what lies where that was.
+
+use std::path::{Path, PathBuf};
+
+use ah_plugin_api::{Error, ErrorKind, Result};
+
+use crate::branch;
+use crate::conversation::Start;
+use crate::open::absolute;
+use crate::state::State;
+use crate::text;
+use crate::workspace::Workspace;
+
+impl Workspace {
+    /// The path at which the conversation of a session that started in `start` knows this workspace's files: one of its own, or, where `exec` showed it, that of
+    /// what it grew from. None if that is known no more: it was moved, say.
+    pub(crate) fn known_at(&self, start: &Path) -> Result<Option<PathBuf>> {
+        let all = branch::all(self.engine.home())?;
+        let above = branch::line_of(&all, &self.id).into_iter().map(|branch| branch.record.origin_path.as_path());
+        let names: Vec<&Path> = [self.own_path(), self.root()].into_iter().chain(above).collect();
+        let around = |start: &Path| {
+            let around = names.iter().filter(|name| start.starts_with(name));
+            around.max_by_key(|name| name.components().count()).map(|name| (*name).to_owned())
+        };
+        // An agent may have told it as it was typed, through symlinks.
+        Ok(around(start).or_else(|| around(&absolute(start))))
+    }
+
+    /// Refuses a conversation that cannot go on here because it names its files where only `exec` shows them; without that, somebody else's are there. `again` is the
+    /// command to repeat in it. Else gives where it knows its files, if they are there no more.
+    pub(crate) fn is_seated_here(&self, start: &Path, again: &str) -> Result<Option<PathBuf>> {
+        let at = match self.known_at(start)? {
+            Some(at) if at == self.own_path() || at == self.root() => return Ok(None),
+            Some(at) => at,
+            None => return Ok(Some(start.to_owned())),
+        };
+        let Some(own) = self.own_branch()? else { return Ok(Some(start.to_owned())) };
+        let (name, shown) = (&own.name, at.display());
+        let message =
+            format!("the conversation knows the files of the branch {name} at {shown}, where only `exec` shows them");
+        Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
+            "ah -C {} agent fs exec {} -- {again}",
+            text::shell(at.as_os_str()),
+            text::shell(name.as_ref())
+        )))
+    }
+
+    /// Refuses to start an agent unseen whose conversation knows its files `elsewhere` than it will see them. One that begins anew knows none.
+    pub(crate) fn refuse_elsewhere(&self, state: &State, start: &Start, elsewhere: Option<&Path>) -> Result<()> {
+        let Some(elsewhere) = elsewhere.filter(|_| !start.begins_anew(state)) else { return Ok(()) };
+        let message = format!(
+            "the conversation knows its files at {}, where the agent will not see them: what it does by that path is done to what is there",
+            elsewhere.display()
+        );
+        Err(Error::new(ErrorKind::FailedPrecondition, message)
+            .with_hint("leave `--run` away: the command that starts the agent is printed, to be run if that is meant"))
+    }
+
+    /// The directory below `root` that stands for the one in which an agent's session started, under whatever name this workspace had for it:
+    /// the nearest that `is_there`.
+    pub(crate) fn seat_below(&self, root: &Path, start: &Path, is_there: impl Fn(&Path) -> bool) -> Result<PathBuf> {
+        let known = self.known_at(start)?;
+        let below = known.as_ref().and_then(|at| {
+            let below = start.strip_prefix(at).map(Path::to_owned);
+            below.or_else(|_| absolute(start).strip_prefix(at).map(Path::to_owned)).ok()
+        });
+        let below = below.unwrap_or_default();
+        Ok(match below.ancestors().find(|below| is_there(below)) {
+            Some(below) if below != Path::new("") => root.join(below),
+            _ => root.to_owned(),
+        })
+    }
+}

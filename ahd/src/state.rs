@@ -49,6 +49,10 @@ impl State {
         for name in ["stores", "records", "shown", "clones", "probe", "plugins"] {
             make(&root.join(name))?;
         }
+        // Providers know what they made by the folder it was made in: one that a power cut took and the next start made anew is another.
+        for folder in root.parent().into_iter().chain([root.as_path()]) {
+            sync(folder)?;
+        }
         let lock = lock(&root)?;
         Ok(Self { root, _lock: lock, changing: Mutex::default() })
     }

@@ -12,7 +12,7 @@ ahd_config='{"allow-containing": ["other"], "limits": {"connections": 64, "calls
 # Without `flushoncommit` a file that is saved under a new name while a snapshot is taken can be empty in it (docs/SEMANTICS.md): here, in
 # every second run of the case that looks for it.
 btrfs_options=user_subvol_rm_allowed,flushoncommit
-running=()
+running=() scratches=()
 for suite in "$@"; do
     IFS=: read -r provider user way themes <<<"$suite"
     IFS=, read -r -a cases <<<"$themes"
@@ -20,6 +20,7 @@ for suite in "$@"; do
     scratch=$folder/contract-$way
     mkdir -p "$scratch"
     chown "$user" "$scratch"
+    scratches+=("$scratch")
     # Root lacks nothing here; what needs root is not for the others.
     strict=()
     [ "$user" != root ] || strict=(--strict)
@@ -41,8 +42,12 @@ for suite in "$@"; do
         while IFS= read -r line; do echo "$provider $user $way: $line"; done) &
     running+=("$!=$provider as $user, $way")
 done
-# The host takes silence for a hang.
-while sleep 30; do echo "($(cut -d. -f1 /proc/uptime) s)"; done &
+# The host takes silence for a hang. Each case has a directory of its own: as long as they change, something goes on.
+now=''
+while sleep 30; do
+    before=$now now=$(ls "${scratches[@]}")
+    [ "$now" = "$before" ] || echo "($(cut -d. -f1 /proc/uptime) s)"
+done &
 beat=$!
 failed=0
 for job in "${running[@]}"; do

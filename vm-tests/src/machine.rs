@@ -226,6 +226,11 @@ fn qemu(setup: &Setup, folder: &Path, image: &Path) -> Result<Command> {
     let mut line =
         "console=ttyS0 panic=-1 oops=panic mitigations=off nokaslr cryptomgr.notests selinux=0 apparmor=0 audit=0"
             .to_owned();
+    // What is stuck in the kernel ends the run, in less time than silence would: a task that waits and cannot be killed, and what ZFS says by
+    // VERIFY and PANIC, which by itself only halts the task that it befalls.
+    line.push_str(
+        " sysctl.kernel.hung_task_panic=1 sysctl.kernel.hung_task_check_interval_secs=30 spl.spl_panic_halt=1",
+    );
     if setup.payload.shell {
         line.push_str(" quiet");
     }

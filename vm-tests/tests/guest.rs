@@ -63,6 +63,23 @@ fn a_panic_fails_the_run_with_the_kernels_words() {
 }
 
 #[test]
+fn a_task_that_is_stuck_in_the_kernel_fails_the_run_whatever_else_is_heard() {
+    let work = "mkfs.ext4 -q /dev/ah/a; mount /dev/ah/a /mnt; fsfreeze --freeze /mnt
+        cat /sys/module/spl/parameters/spl_panic_halt /proc/sys/kernel/hung_task_panic
+        cd /proc/sys/kernel; echo 1 >hung_task_check_interval_secs; echo 2 >hung_task_timeout_secs
+        touch /mnt/file & for second in {1..60}; do echo goes on; sleep 1; done";
+    let Some(mut setup) = setup(work) else { return };
+    setup.payload.modules = ["ext4", "spl"].map(str::to_owned).into();
+    setup.disks = vec![("a".to_owned(), Backing::New(64 << 20))];
+    let mut out = Vec::new();
+    let error = run(&setup, SILENCE, &mut |bytes| out.extend_from_slice(bytes)).unwrap_err();
+    let out = String::from_utf8(out).unwrap();
+    assert!(out.starts_with("1\n1\n"), "ZFS's panics are the kernel's, too: {out}");
+    let text = format!("{error:#}");
+    assert!(text.contains("went away") && text.contains("blocked for more than"), "{text}");
+}
+
+#[test]
 fn silence_fails_the_run() {
     let Some(setup) = setup("echo started; sleep 1000") else { return };
     let machine = Machine::start(&setup).unwrap();

@@ -21,6 +21,8 @@ const SYSTEM: &str = "system";
 const SILENCE: Duration = Duration::from_secs(180);
 /// The longest time that a workload has.
 const LONGEST: u64 = 12_000;
+/// A workspace of which nothing was heard for so long may hang. In every second boot the cut waits for it then.
+const QUIET: Duration = Duration::from_secs(6);
 
 /// What a run of cuts is.
 #[derive(Debug)]
@@ -52,6 +54,8 @@ pub struct Tally {
     pub by_helper: usize,
     /// Cuts while an operation was under way.
     pub amid: usize,
+    /// Restores that a cut interrupted, and that were finished or taken back.
+    pub interrupted: usize,
     /// Blocks that were written and not flushed when power went, and those of them that were lost.
     pub loss: Loss,
 }
@@ -95,7 +99,7 @@ impl Cuts {
             random: Random::new(self.seed),
             tally: Tally::default(),
         };
-        // The last boot only looks.
+        // The last boot only looks, at all that there are.
         for number in 1..=self.count + 1 {
             let last = number > self.count;
             let what = if last { "the last look".to_owned() } else { format!("cut {number} of {}", self.count) };
@@ -119,6 +123,9 @@ impl Run<'_> {
         let books = self.folder.join("books.json");
         fs::write(&books, serde_json::to_vec(&self.books)?)?;
         let when = if first { "first" } else { "again" };
+        // Others share their disks, so at last all that were ever worked in.
+        let known = |kind: &&Kind| self.books.contains_key(kind.name);
+        let look = if last { KINDS.iter().filter(known).collect() } else { std::mem::take(&mut self.worked) };
         let work = if last { Vec::new() } else { self.turns.next(&self.cuts.places) };
         let all = KINDS.iter().filter(|kind| self.cuts.places.iter().any(|place| place == kind.disk));
         let all: Vec<_> = all.map(Kind::for_script).collect();
@@ -129,7 +136,7 @@ impl Run<'_> {
         setup.payload.command = format!(
             "set -e; bash ./cuts.sh {when} {}; exec ah-vm inside --books books.json --seed {seed} --log $AH_VM_LOG{}{}",
             all.join(" "),
-            options("look", &self.worked),
+            options("look", &look),
             options("work", &work)
         );
         self.worked = work;
@@ -154,7 +161,7 @@ impl Run<'_> {
         let mut amid = heard.amid;
         while let Ok(event) = machine.next(Duration::from_secs(5)) {
             match event {
-                Event::Log(line) => self.hear(&line, &mut amid)?,
+                Event::Log(line) => _ = self.hear(&line, &mut amid)?,
                 Event::Ended => break,
                 _ => {}
             }
@@ -194,7 +201,17 @@ impl Run<'_> {
             let wait = end.map_or(SILENCE, |end| end.saturating_duration_since(Instant::now()));
             let event = match machine.next(wait) {
                 Ok(event) => event,
-                Err(_) if end.is_some() => return Ok(heard),
+                Err(_) if end.is_some() && matches!(when, When::After(_)) => return Ok(heard),
+                Err(_) if end.is_some() => match heard.quiet(&self.worked) {
+                    None => return Ok(heard),
+                    Some((name, since)) if since > SILENCE => {
+                        bail!("{name} said nothing at work for {} s: {}", since.as_secs(), kernel.text())
+                    }
+                    Some(_) => {
+                        end = Some(Instant::now() + QUIET / 10);
+                        continue;
+                    }
+                },
                 Err(error) => return Err(error.context(kernel.text())),
             };
             match event {
@@ -208,9 +225,10 @@ impl Run<'_> {
                 }
                 Event::Log(line) => {
                     let before = (self.tally.done, self.tally.compared);
-                    self.hear(&line, &mut heard.amid)?;
+                    let lab = self.hear(&line, &mut heard.amid)?;
                     heard.done += self.tally.done - before.0;
                     heard.compared += self.tally.compared - before.1;
+                    heard.said.insert(lab, Instant::now());
                     ready |= line.contains("\"ready\"");
                     if ready && heard.worked.is_none() && !last {
                         heard.worked = Some(Instant::now());
@@ -231,13 +249,16 @@ impl Run<'_> {
         }
     }
 
-    /// Enters a line in the books.
-    fn hear(&mut self, line: &str, amid: &mut usize) -> Result<()> {
+    /// Enters a line in the books, and says whose it is.
+    fn hear(&mut self, line: &str, amid: &mut usize) -> Result<String> {
         let line: Line = serde_json::from_str(line).with_context(|| format!("from the guest: {line}"))?;
         match &line.report {
             Report::Fault { text } => bail!("{text}"),
-            Report::Note { .. } | Report::Ready => {}
-            Report::Verified { compared, .. } => self.tally.compared += compared,
+            Report::Note { .. } | Report::Ready | Report::Change | Report::PutBack { .. } | Report::PutBackDone => {}
+            Report::Verified { compared, interrupted, .. } => {
+                self.tally.compared += compared;
+                self.tally.interrupted += interrupted;
+            }
             Report::Snapshot { .. }
             | Report::Remove { .. }
             | Report::Branch { .. }
@@ -253,8 +274,8 @@ impl Run<'_> {
                 self.tally.by_helper += usize::from(Kind::find(&line.lab).is_some_and(Kind::by_helper));
             }
         }
-        self.books.entry(line.lab).or_default().enter(&line.report);
-        Ok(())
+        self.books.entry(line.lab.clone()).or_default().enter(&line.report);
+        Ok(line.lab)
     }
 }
 
@@ -262,9 +283,20 @@ impl Run<'_> {
 #[derive(Default)]
 struct Heard {
     worked: Option<Instant>,
+    /// When something was last heard of each workspace.
+    said: BTreeMap<String, Instant>,
     amid: usize,
     done: usize,
     compared: usize,
+}
+
+impl Heard {
+    /// One of these at work of which nothing was heard for long, and since when.
+    fn quiet(&self, kinds: &[&'static Kind]) -> Option<(&'static str, Duration)> {
+        let since = |kind: &&'static Kind| self.said.get(kind.name).copied().max(self.worked).map(|at| at.elapsed());
+        let long = kinds.iter().filter_map(|kind| Some((kind.name, since(kind)?))).max_by_key(|(_, since)| *since);
+        long.filter(|(_, since)| *since > QUIET)
+    }
 }
 
 /// Where `guest/` is: in the sources that this program was built from.

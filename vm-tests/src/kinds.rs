@@ -71,6 +71,11 @@ impl Kind {
         self.provider != self.disk
     }
 
+    /// Whether its provider keeps owners, extended attributes and hard links, too.
+    pub fn keeps_all(&self) -> bool {
+        self.disk != "git"
+    }
+
     /// Its owner's number in the guest.
     pub fn uid(&self) -> u32 {
         match self.user {

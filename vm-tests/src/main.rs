@@ -208,8 +208,14 @@ fn run_cuts(args: &CutsArgs, mut setup: Setup, build: &Path, target: &Path) -> R
     };
     let tally = cuts.run(&mut |line| println!("  {line}"))?;
     println!(
-        "power cuts: {} snapshots compared, {} operations reported, {} of them by ahd, {} cuts amid one, {} of {} unflushed blocks lost, and nothing that was reported durable",
-        tally.compared, tally.done, tally.by_helper, tally.amid, tally.loss.lost, tally.loss.unflushed
+        "power cuts: {} snapshots compared, {} operations reported, {} of them by ahd, {} cuts amid one, {} restores interrupted, {} of {} unflushed blocks lost, and nothing that was reported durable",
+        tally.compared,
+        tally.done,
+        tally.by_helper,
+        tally.amid,
+        tally.interrupted,
+        tally.loss.lost,
+        tally.loss.unflushed
     );
     // So few may all come before anything was done.
     if args.cuts >= 5 && [tally.compared, tally.done, tally.loss.unflushed].contains(&0) {

@@ -8,12 +8,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-/// A tree in two numbers.
+/// A tree in three numbers.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Digest {
-    /// Names, kinds, permission bits, contents, targets of symlinks.
+    /// What a restore gives back: names, kinds, permission bits, contents, targets of symlinks, owners, users' extended attributes.
     pub plain: String,
-    /// The same, and modification times.
+    /// What a branch has: the same, and which names are of one file.
+    pub linked: String,
+    /// What a snapshot holds: the same, and modification times.
     pub timed: String,
 }
 
@@ -69,6 +71,17 @@ pub enum Report {
         /// Its name.
         name: String,
     },
+    /// The user is about to change the workspace.
+    Change,
+    /// A restore or an undo is about to make something else of the workspace, all of which is on disk.
+    PutBack {
+        /// What it is.
+        before: Digest,
+        /// What it is to be.
+        after: Digest,
+    },
+    /// It was reported as done. Nobody waits until that is on disk.
+    PutBackDone,
     /// The user is about to commit.
     Commit,
     /// That is on disk.
@@ -82,6 +95,8 @@ pub enum Report {
         book: Book,
         /// Snapshots whose contents were compared.
         compared: usize,
+        /// Restores that were interrupted, and finished or taken back.
+        interrupted: usize,
     },
     /// All that there was to look at was looked at, and work begins.
     Ready,
@@ -106,6 +121,17 @@ pub struct Branch {
     pub head: Option<String>,
     /// The filesystem was written out since.
     pub synced: bool,
+}
+
+/// The workspace, as far as it is known: its user has changed nothing since.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Present {
+    /// What it was before the last restore, or undo.
+    pub before: Digest,
+    /// What it is after it.
+    pub after: Digest,
+    /// Whether that was reported as done. If not, it may be either, or something between of which `status` tells.
+    pub done: bool,
 }
 
 /// A repository as its user left it.
@@ -136,6 +162,8 @@ pub struct Book {
     pub maybe_branches: BTreeMap<String, Branch>,
     /// Must not be listed.
     pub removed_branches: BTreeSet<String>,
+    /// The workspace, unless its user was at work in it.
+    pub workspace: Option<Present>,
     /// The user's repository, unless they were at work in it.
     pub repository: Option<Repository>,
     /// What HEAD was when a snapshot was taken, as far as it is known.
@@ -188,6 +216,16 @@ impl Book {
                 self.maybe_branches.remove(name);
                 self.removed_branches.insert(name.clone());
             }
+            Report::Change => self.workspace = None,
+            Report::PutBack { before, after } => {
+                let (before, after) = (before.clone(), after.clone());
+                self.workspace = Some(Present { before, after, done: false });
+            }
+            Report::PutBackDone => {
+                if let Some(present) = &mut self.workspace {
+                    present.done = true;
+                }
+            }
             Report::Commit => self.repository = None,
             Report::CommitDone { repository } => self.repository = Some(repository.clone()),
             Report::Verified { book, .. } => *self = book.clone(),
@@ -211,7 +249,7 @@ mod tests {
 
     #[test]
     fn what_was_under_way_may_be_either_way_and_what_was_reported_not() {
-        let digest = |text: &str| Digest { plain: text.to_owned(), timed: text.to_owned() };
+        let digest = |text: &str| Digest { plain: text.to_owned(), linked: text.to_owned(), timed: text.to_owned() };
         let mut book = Book::default();
         book.enter(&Report::Snapshot { label: Some("l".into()), digest: digest("1") });
         assert!(book.maybe.contains_key("l") && book.snapshots.is_empty());
@@ -227,6 +265,12 @@ mod tests {
         assert_eq!(book.heads["b"], "c");
         book.enter(&Report::Commit);
         assert!(book.repository.is_none(), "as long as the user works on it, nothing is known");
+        book.enter(&Report::PutBack { before: digest("2"), after: digest("1") });
+        assert!(book.workspace.as_ref().is_some_and(|present| !present.done));
+        book.enter(&Report::PutBackDone);
+        assert!(book.workspace.as_ref().is_some_and(|present| present.done));
+        book.enter(&Report::Change);
+        assert!(book.workspace.is_none(), "nor of what the user changes");
         let line =
             serde_json::to_string(&Line { lab: "zfs".into(), report: Report::Remove { id: "a".into() } }).unwrap();
         assert_eq!(line, r#"{"lab":"zfs","report":{"remove":{"id":"a"}}}"#);

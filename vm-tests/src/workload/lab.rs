@@ -12,10 +12,10 @@ use ah_core::{Access, Engine, HelperSocket, ProviderSource, SeekOptions, Setting
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-use super::tree;
+use super::tree::{self, Tree};
 use crate::kinds::Kind;
 use crate::random::Random;
-use crate::record::{Book, Digest, Line, Report};
+use crate::record::{Book, Line, Report};
 
 pub(super) struct Lab {
     pub(super) kind: &'static Kind,
@@ -55,7 +55,8 @@ impl Lab {
 
     /// The workspace's owner changes something in it.
     pub(super) fn change(&mut self) -> Result<()> {
-        tree::change_for(self.kind.uid(), &self.workspace(), &mut self.random).context("changing the workspace")
+        self.say(Report::Change)?;
+        tree::change_for(self.kind, &self.workspace(), &mut self.random).context("changing the workspace")
     }
 
     /// Tells the host, and enters it in the book.
@@ -89,7 +90,7 @@ impl Lab {
     }
 
     /// What snapshots show, in views, by one process: emulated, a program's start takes longer than all that it then does.
-    pub(super) fn views<'i>(&self, ids: impl Iterator<Item = &'i String>) -> Result<BTreeMap<String, Digest>> {
+    pub(super) fn views<'i>(&self, ids: impl Iterator<Item = &'i String>) -> Result<BTreeMap<String, Tree>> {
         let text = printed(self.command("ah-vm").args(["views", self.kind.name]).args(ids))?;
         Ok(serde_json::from_str(&text)?)
     }
@@ -106,7 +107,7 @@ pub(super) fn printed(command: &mut Command) -> Result<String> {
 }
 
 /// What `Lab::views` prints.
-pub fn views(kind: &Kind, ids: &[String]) -> Result<BTreeMap<String, Digest>> {
+pub fn views(kind: &Kind, ids: &[String]) -> Result<BTreeMap<String, Tree>> {
     let home = kind.folder().join("home");
     let mut settings = Settings::new(home.join("ah"), ProviderSource::Plugins(Vec::new()));
     settings.exe_dir = std::env::current_exe()?.parent().map(Path::to_owned);
@@ -116,8 +117,8 @@ pub fn views(kind: &Kind, ids: &[String]) -> Result<BTreeMap<String, Digest>> {
     let workspace = Engine::open(settings)?.workspace(&kind.folder().join("work"), Access::Existing)?;
     let shown = ids.iter().map(|id| {
         let lease = workspace.seek(id, &SeekOptions::default()).with_context(|| format!("snapshot {id} is listed"))?;
-        let digest = tree::digest(&lease.path).with_context(|| format!("the view of {id}"))?;
-        Ok((id.clone(), digest))
+        let tree = tree::of(&lease.path).with_context(|| format!("the view of {id}"))?;
+        Ok((id.clone(), tree))
     });
     shown.collect()
 }

@@ -1,9 +1,10 @@
 //! In the guest: looks at everything that was reported before the last power cut, then works until the next one.
 //!
-//! One thread for each workspace. `verify` looks, `work` works, `tree` makes and measures directory trees, `repository` is what concerns
+//! One thread for each workspace. `verify` looks (`interrupted` at what a restore left), `work` works, `tree` makes and measures directory trees, `repository` is what concerns
 //! Git, `helper` is `ahd`; `lab` calls `ah` and reports to the host.
 
 mod helper;
+mod interrupted;
 mod lab;
 mod repository;
 mod tree;
@@ -24,10 +25,13 @@ use lab::{Lab, Log};
 
 pub use lab::views;
 
+/// So many workspaces are looked at at once, as many as are worked in: emulated, more would only take each other's time.
+const AT_ONCE: usize = 3;
+
 /// What is to be done between two cuts.
 #[derive(Debug)]
 pub struct Inside<'a> {
-    /// The kinds that were worked in when the power went.
+    /// The kinds to look at: those that were worked in when the power went, or all.
     pub look: &'a [String],
     /// The kinds to work in.
     pub work: &'a [String],
@@ -59,7 +63,12 @@ impl Inside<'_> {
         };
         let mut helper = Helper::start()?;
         let labs = self.look.iter().map(|name| lab(name, books.remove(name).unwrap_or_default()));
-        let looked = each(labs.collect::<Result<_>>()?, |lab| verify::everything(lab).context("after the reboot"))?;
+        let (mut labs, mut looked) = (labs.collect::<Result<Vec<_>>>()?, Vec::new());
+        while !labs.is_empty() {
+            let rest = labs.split_off(labs.len().min(AT_ONCE));
+            looked.append(&mut each(labs, |lab| verify::everything(lab).context("after the reboot"))?);
+            labs = rest;
+        }
         let by_helper: Vec<_> = looked.iter().filter(|lab| lab.kind.by_helper()).collect();
         if !by_helper.is_empty() {
             helper.look(&by_helper).context("after the reboot")?;

@@ -25,7 +25,8 @@ pub(super) fn commit(lab: &mut Lab) -> Result<()> {
 
 /// All that is the user's alone: the repository, and what git ignores.
 fn measure(lab: &Lab) -> Result<Digest> {
-    Ok(tree::digest_of(&lab.folder, ["main", "work/.git", "work/out"].map(PathBuf::from).into())?)
+    let theirs = ["main", "work/.git", "work/out"].map(PathBuf::from);
+    Ok(tree::of_paths(&lab.folder, theirs.into())?.digest())
 }
 
 /// Says so if something of it was changed.

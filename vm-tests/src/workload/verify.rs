@@ -1,6 +1,6 @@
 //! Looks at everything that was reported before the power went.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
@@ -8,15 +8,18 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
 use super::lab::{Lab, list, printed, text};
-use super::{repository, tree};
+use super::tree::{self, Tree};
+use super::{interrupted, repository};
 use crate::kinds::Git;
-use crate::record::{Book, Branch, Digest, Report};
+use crate::record::{Book, Branch, Digest, Present, Report};
 
 /// Removed ones that are still asked for; older ones were looked at often enough.
 const REMEMBERED: usize = 30;
 
 pub(super) fn everything(lab: &mut Lab) -> Result<()> {
     lab.book.repository = repository::look(lab)?;
+    // As the cut left it.
+    let found = tree::of(&lab.workspace())?;
     // Views were mounts; their leases were not.
     lab.ah(&["release", "--all"])?;
     promised(lab, &listed(lab)?)?;
@@ -28,7 +31,7 @@ pub(super) fn everything(lab: &mut Lab) -> Result<()> {
     let compared = shown.len();
     let branches = branches(lab)?;
     orphans(lab, shown.len(), branches.len())?;
-    settle(lab, &mut shown)?;
+    let (interrupted, present) = interrupted::settle(lab, found, &mut shown)?;
     if lab.kind.by_helper() {
         // A view that could not be given back just then, since a process that was being started had it open still, is for the next one.
         collect(lab)?;
@@ -43,39 +46,19 @@ pub(super) fn everything(lab: &mut Lab) -> Result<()> {
         removed_branches.pop_first();
     }
     repository::untouched(lab)?;
+    let present = present.digest();
+    ensure!(tree::digest(&lab.workspace())? == present, "the workspace was changed by something else");
     printed(Command::new("sync").arg("-f").arg(lab.workspace()).arg(&lab.folder)).context("sync")?;
     let (repository, mut heads) = (lab.book.repository.clone(), lab.book.heads.clone());
     heads.retain(|id, _| shown.contains_key(id));
-    let snapshots = shown;
-    let book = Book { snapshots, branches, removed, removed_branches, repository, heads, ..Book::default() };
-    lab.say(Report::Verified { book, compared })
-}
-
-/// Takes back a restore that the power cut interrupted, as it says itself; what that saved first counts from now on.
-fn settle(lab: &Lab, shown: &mut BTreeMap<String, Digest>) -> Result<()> {
-    let is_interrupted = || Ok::<_, anyhow::Error>(lab.ah(&["status"])?.pointer("/status/interrupted").is_some());
-    if !is_interrupted()? {
-        return Ok(());
-    }
-    // Not more than were begun at once.
-    for _ in 0..3 {
-        lab.ah(&["undo"]).context("a restore was interrupted")?;
-        if !is_interrupted()? {
-            break;
-        }
-    }
-    for id in listed(lab)?.into_keys().filter(|id| !shown.contains_key(id)).collect::<Vec<_>>() {
-        let answer = lab.ah(&["seek", &id])?;
-        let path = text(&answer, "/lease/path")?;
-        let digest = tree::digest(path.as_ref())?;
-        lab.ah(&["release", path])?;
-        shown.insert(id, digest);
-    }
-    Ok(())
+    let snapshots = shown.into_iter().map(|(id, tree)| (id, tree.digest())).collect();
+    let workspace = Some(Present { before: present.clone(), after: present, done: true });
+    let book = Book { snapshots, branches, removed, removed_branches, repository, heads, workspace, ..Book::default() };
+    lab.say(Report::Verified { book, compared, interrupted })
 }
 
 /// The snapshots that are listed, by id.
-fn listed(lab: &Lab) -> Result<BTreeMap<String, Value>> {
+pub(super) fn listed(lab: &Lab) -> Result<BTreeMap<String, Value>> {
     let answer = lab.ah(&["snapshots"])?;
     let list = list(&answer, "/snapshots")?;
     list.iter().map(|snapshot| Ok((text(snapshot, "/id")?.to_owned(), snapshot.clone()))).collect()
@@ -97,14 +80,14 @@ fn promised(lab: &Lab, listed: &BTreeMap<String, Value>) -> Result<()> {
 }
 
 /// What the listed snapshots show, each compared with what it showed.
-fn show(lab: &Lab, listed: &BTreeMap<String, Value>) -> Result<BTreeMap<String, Digest>> {
+fn show(lab: &Lab, listed: &BTreeMap<String, Value>) -> Result<BTreeMap<String, Tree>> {
     let Some((one, snapshot)) = listed.last_key_value() else { return Ok(BTreeMap::new()) };
     let answer = lab.ah(&["seek", one])?;
     compare(lab, one, snapshot, &tree::digest(text(&answer, "/lease/path")?.as_ref())?)?;
     let shown = lab.views(listed.keys())?;
     for (id, snapshot) in listed {
-        let digest = shown.get(id).with_context(|| format!("snapshot {id} was not shown"))?;
-        compare(lab, id, snapshot, digest)?;
+        let tree = shown.get(id).with_context(|| format!("snapshot {id} was not shown"))?;
+        compare(lab, id, snapshot, &tree.digest())?;
     }
     lab.ah(&["release", "--all"])?;
     Ok(shown)
@@ -116,7 +99,9 @@ fn compare(lab: &Lab, id: &str, snapshot: &Value, digest: &Digest) -> Result<()>
     let known = book.snapshots.get(id).or_else(|| book.removing.get(id)).or_else(|| book.maybe.get(label?));
     match known {
         Some(known) if known == digest => Ok(()),
-        Some(known) if known.plain == digest.plain => bail!("snapshot {id} shows other times than it did"),
+        Some(known) if known.plain == digest.plain => {
+            bail!("snapshot {id} shows other times or hard links than it did")
+        }
         Some(_) => bail!("snapshot {id} shows something else than it did"),
         None if label.is_none() && book.maybe_safety.contains(digest) => Ok(()),
         None => bail!("snapshot {id} is listed, which nobody took like this: {snapshot}"),
@@ -126,9 +111,10 @@ fn compare(lab: &Lab, id: &str, snapshot: &Value, digest: &Digest) -> Result<()>
 /// The branches that there are.
 fn branches(lab: &mut Lab) -> Result<BTreeMap<String, Branch>> {
     let answer = lab.ah(&["branches"])?;
-    let mut found = BTreeMap::new();
+    let (mut found, mut listed) = (BTreeMap::new(), BTreeSet::new());
     for branch in list(&answer, "/branches")? {
         let (name, path) = (text(branch, "/name")?.to_owned(), text(branch, "/path")?);
+        listed.insert(name.clone());
         if lab.book.removed_branches.contains(&name) {
             bail!("branch {name} was reported removed and is listed");
         }
@@ -151,9 +137,9 @@ fn branches(lab: &mut Lab) -> Result<BTreeMap<String, Branch>> {
             lab.ah(&["rm", "--force", &name])?;
         }
     }
-    for (name, branch) in &lab.book.branches {
-        if branch.synced && !found.contains_key(name) {
-            bail!("branch {name} was on disk and is not listed");
+    for name in lab.book.branches.keys() {
+        if !listed.contains(name) {
+            bail!("branch {name} was reported as made and is not listed");
         }
     }
     Ok(found)
@@ -161,7 +147,7 @@ fn branches(lab: &mut Lab) -> Result<BTreeMap<String, Branch>> {
 
 /// Whether a branch is what it was.
 fn whole(lab: &Lab, path: &Path, known: &Branch) -> Result<()> {
-    ensure!(tree::digest(path)?.plain == known.digest.plain, "its files are others");
+    ensure!(tree::digest(path)?.linked == known.digest.linked, "its files are others");
     if lab.kind.git != Git::No {
         let head = repository::check_branch(lab, path)?;
         ensure!(known.head.as_ref().is_none_or(|known| *known == head), "its HEAD is {head}");

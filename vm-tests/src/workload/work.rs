@@ -1,11 +1,13 @@
-//! Works until the power goes: snapshot, branch, restore, rm, and commits of the user, each said to the host before and after.
+//! Works until the power goes: snapshot, branch, restore, undo, rm, and commits of the user, each said to the host before and after.
+
+use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use super::lab::{Lab, text};
+use super::lab::{Lab, printed, text};
 use super::{repository, tree};
 use crate::kinds::Git;
-use crate::record::Report;
+use crate::record::{Digest, Report};
 
 /// Snapshots and branches that are kept; of more, one is removed.
 const SNAPSHOTS: usize = 10;
@@ -59,18 +61,28 @@ fn snapshot(lab: &mut Lab) -> Result<()> {
 fn restore(lab: &mut Lab) -> Result<()> {
     let Some(id) = a_snapshot(lab) else { return Ok(()) };
     lab.change()?;
+    // What its user has written is at stake where snapshots are taken; here it is what `ah` makes of it.
+    printed(Command::new("sync").arg("-f").arg(lab.workspace()))?;
     let before = tree::digest(&lab.workspace())?;
-    lab.say(Report::Snapshot { label: None, digest: before.clone() })?;
-    let answer = lab.ah(&["restore", &id])?;
-    let safety = text(&answer, "/restore/safety/id")?.to_owned();
-    lab.say(Report::SnapshotDone { id: safety, digest: before })?;
-    let after = tree::digest(&lab.workspace())?;
-    let wanted = &lab.book.snapshots[&id];
-    anyhow::ensure!(
-        after.plain == wanted.plain,
-        "restore {id} ended well, and the workspace differs from the snapshot"
-    );
+    let wanted = lab.book.snapshots[&id].clone();
+    let after = put_back(lab, &["restore", &id], &before, &wanted)?;
+    if lab.random.below(2) == 0 {
+        put_back(lab, &["undo"], &after, &before)?;
+    }
     Ok(())
+}
+
+/// Gives the workspace as it is then.
+fn put_back(lab: &mut Lab, command: &[&str], before: &Digest, wanted: &Digest) -> Result<Digest> {
+    lab.say(Report::Snapshot { label: None, digest: before.clone() })?;
+    lab.say(Report::PutBack { before: before.clone(), after: wanted.clone() })?;
+    let answer = lab.ah(command)?;
+    let safety = text(&answer, "/restore/safety/id")?.to_owned();
+    lab.say(Report::PutBackDone)?;
+    lab.say(Report::SnapshotDone { id: safety, digest: before.clone() })?;
+    let after = tree::digest(&lab.workspace())?;
+    anyhow::ensure!(after.plain == wanted.plain, "{} ended well, and left something else", command.join(" "));
+    Ok(after)
 }
 
 fn remove(lab: &mut Lab) -> Result<()> {
@@ -88,7 +100,7 @@ fn branch(lab: &mut Lab) -> Result<()> {
     let answer = lab.ah(&["branch", &id, "--name", &name])?;
     let path = text(&answer, "/branch/path")?;
     let made = tree::digest(path.as_ref()).with_context(|| path.to_owned())?;
-    anyhow::ensure!(made.plain == digest.plain, "branch {name} differs from the snapshot {id}");
+    anyhow::ensure!(made.linked == digest.linked, "branch {name} differs from the snapshot {id}");
     if lab.kind.git != Git::No {
         repository::closed(path.as_ref()).with_context(|| format!("the repository of branch {name}"))?;
         let found = repository::check_branch(lab, path.as_ref());

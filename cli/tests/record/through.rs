@@ -395,11 +395,13 @@ fn a_job_that_begins_in_the_background_has_an_ordinary_terminal_once_it_is_in_th
     terminal.wait_for("begun\r", 1);
     terminal.type_in("fg\r");
     // The shell's line editor lets Ctrl-C be a signal.
-    let taken = || !terminal.modes().local_modes.contains(rustix::termios::LocalModes::ISIG);
-    wait(taken, || "the recorder to have the terminal".into());
+    let is_taken = |terminal: &Terminal| !terminal.modes().local_modes.contains(rustix::termios::LocalModes::ISIG);
+    wait(|| is_taken(&terminal), || "the recorder to have the terminal".into());
     terminal.type_in("me#\r");
     terminal.wait_for("\r\ngot=m\r\n", 1);
     terminal.wait_for("erase = #;", 1);
+    // What is typed before the recorder has given it back is the recorded command's.
+    wait(|| !is_taken(&terminal), || "the shell to have the terminal again".into());
     terminal.type_in("exit\r");
     terminal.end();
 }

@@ -76,9 +76,9 @@ pub enum Report {
     /// A restore or an undo is about to make something else of the workspace, all of which is on disk.
     PutBack {
         /// What it is.
-        before: Digest,
+        before: Box<Digest>,
         /// What it is to be.
-        after: Digest,
+        after: Box<Digest>,
     },
     /// It was reported as done. Nobody waits until that is on disk.
     PutBackDone,
@@ -218,7 +218,7 @@ impl Book {
             }
             Report::Change => self.workspace = None,
             Report::PutBack { before, after } => {
-                let (before, after) = (before.clone(), after.clone());
+                let (before, after) = (Digest::clone(before), Digest::clone(after));
                 self.workspace = Some(Present { before, after, done: false });
             }
             Report::PutBackDone => {
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(book.heads["b"], "c");
         book.enter(&Report::Commit);
         assert!(book.repository.is_none(), "as long as the user works on it, nothing is known");
-        book.enter(&Report::PutBack { before: digest("2"), after: digest("1") });
+        book.enter(&Report::PutBack { before: digest("2").into(), after: digest("1").into() });
         assert!(book.workspace.as_ref().is_some_and(|present| !present.done));
         book.enter(&Report::PutBackDone);
         assert!(book.workspace.as_ref().is_some_and(|present| present.done));

@@ -249,7 +249,7 @@ fn what_was_before_other_hooks_is_not_told_of_these() {
 fn what_settings_were_is_kept_when_they_are_lost() {
     let lose: [&dyn Fn(&Path); 3] =
         [&|file| std::fs::remove_file(file).unwrap(), &|file| std::fs::write(file, "").unwrap(), &|file| {
-            std::fs::write(file, "{\"theme\": \"dark\"}").unwrap()
+            std::fs::write(file, "{\"theme\": \"dark\"}").unwrap();
         }];
     for lose in lose {
         for taken_out_first in [false, true] {

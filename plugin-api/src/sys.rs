@@ -1,5 +1,5 @@
-//! What programs of ours do without: descriptors of whoever started them, root's rights on files of others, and directories that a power cut
-//! brings back. With [`crate::abi`] the only place of this crate with `unsafe`.
+//! What programs of ours do without: descriptors of whoever started them, root's rights on files of others, directories that a power cut
+//! brings back, and a filesystem's id that does not stay. With [`crate::abi`] the only place of this crate with `unsafe`.
 
 #![allow(unsafe_code)]
 
@@ -9,7 +9,7 @@ use std::process::Command;
 
 use nix::libc;
 use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, StatFs, StatVfs};
 use rustix::io::Errno;
 use rustix::path::Arg;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_thread_groups};
@@ -44,6 +44,19 @@ pub fn remove_dir_for_good(folder: impl AsFd, name: impl Arg + Copy) -> Result<(
         Err(Errno::ACCESS) => Ok(()),
         folder => rustix::fs::fsync(folder?),
     }
+}
+
+/// What a filesystem is known by, of a subvolume or dataset what that is: the same after each mount. None where it has only the number of the device that it
+/// is on by chance (XFS, F2FS, FAT) or of this mount (tmpfs). `kind` and `found` are what is said of one place in it.
+#[must_use]
+pub fn filesystem_id(kind: &StatFs, found: &StatVfs) -> Option<u64> {
+    // As in `linux/magic.h`, and ZFS's own.
+    const EXT: u32 = 0xef53;
+    const BTRFS: u32 = 0x9123_683e;
+    const ZFS: u32 = 0x2fc1_2fc1;
+    // The type that the kernel's interface has for these numbers differs from machine to machine; they have 32 bits.
+    let has_one = [EXT, BTRFS, ZFS].contains(&(kind.f_type as u32));
+    Some(found.f_fsid).filter(|&id| has_one && id != 0)
 }
 
 /// Calls `work` with a user's rights on files, on this thread of root's: permissions, the owner of what is made, quotas. `groups`: in which others

@@ -8,8 +8,9 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use ah_plugin_api::sys::filesystem_id;
 use ah_plugin_api::{Error, ErrorKind, Result, text};
-use rustix::fs::{AtFlags, CWD, StatxFlags, statvfs, statx};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statfs, statvfs, statx};
 use serde::{Deserialize, Serialize};
 use sha1::{Digest as _, Sha1};
 
@@ -47,13 +48,14 @@ fn digest(bytes: &[u8]) -> String {
 
 /// What the project's folder is known by, whatever its path. Inodes are used again, so that without a time of birth it cannot be told, and a clone of a
 /// filesystem has both of its origin's.
-fn known_by(target: &Target<'_>) -> Option<String> {
+pub(super) fn known_by(target: &Target<'_>) -> Option<String> {
     let project = project_of(target)?;
     let wanted = StatxFlags::INO | StatxFlags::BTIME;
     let found = statx(CWD, project, AtFlags::empty(), wanted).ok()?;
-    let fsid = statvfs(project).ok()?.f_fsid;
+    let id = filesystem_id(&statfs(project).ok()?, &statvfs(project).ok()?);
+    let id = id.map(|id| format!("{id:x}")).unwrap_or_default();
     let born = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME).then_some(found.stx_btime)?;
-    Some(format!("{fsid:x}-{:x}-{}.{:09}", found.stx_ino, born.tv_sec, born.tv_nsec))
+    Some(format!("{id}-{:x}-{}.{:09}", found.stx_ino, born.tv_sec, born.tv_nsec))
 }
 
 /// How a folder that was made is written down.

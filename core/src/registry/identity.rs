@@ -7,8 +7,9 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
+use ah_plugin_api::sys::filesystem_id;
 use ah_plugin_api::{Error, Result, Timestamp};
-use rustix::fs::{AtFlags, CWD, StatFs, StatxFlags};
+use rustix::fs::{AtFlags, CWD, StatxFlags, fstatfs, fstatvfs, statfs, statvfs};
 use serde::{Deserialize, Serialize};
 
 /// What a directory is known by. Inodes are used again, so the time of birth counts too where the filesystem has it.
@@ -27,16 +28,14 @@ pub(crate) struct Identity {
 impl Identity {
     /// Of an open directory.
     pub(crate) fn of_fd(fd: impl AsFd) -> Result<Self> {
-        let stays = || rustix::fs::fstatfs(&fd).is_ok_and(|found| has_id(&found));
-        let fsid = rustix::fs::fstatvfs(&fd).ok().map(|found| found.f_fsid).filter(|_| stays());
+        let fsid = fstatfs(&fd).and_then(|kind| Ok(filesystem_id(&kind, &fstatvfs(&fd)?))).ok().flatten();
         Self::statx(fd.as_fd(), c"", AtFlags::EMPTY_PATH, fsid)
             .map_err(|e| Error::from_io("cannot look at the workspace's directory", &e.into()))
     }
 
     /// Of a path, symlinks followed; none if it cannot be looked at.
     pub(crate) fn of_path(path: &Path) -> Option<Self> {
-        let stays = || rustix::fs::statfs(path).is_ok_and(|found| has_id(&found));
-        let fsid = rustix::fs::statvfs(path).ok().map(|found| found.f_fsid).filter(|_| stays());
+        let fsid = statfs(path).and_then(|kind| Ok(filesystem_id(&kind, &statvfs(path)?))).ok().flatten();
         Self::statx(CWD, path, AtFlags::empty(), fsid).ok()
     }
 
@@ -51,7 +50,7 @@ impl Identity {
         let known = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
         let btime = known.then_some(Timestamp { secs: found.stx_btime.tv_sec, nanos: found.stx_btime.tv_nsec });
         let dev = rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor);
-        Ok(Self { dev, ino: found.stx_ino, btime, fsid: fsid.filter(|&id| id != 0) })
+        Ok(Self { dev, ino: found.stx_ino, btime, fsid })
     }
 
     /// Whether it is the same directory: everything that is known of both agrees.
@@ -74,18 +73,9 @@ impl Identity {
     }
 }
 
-/// Whether a filesystem is of a kind whose id is part of it, and no number of a device. The numbers are those of `linux/magic.h`, and ZFS's own.
-fn has_id(found: &StatFs) -> bool {
-    const EXT: u32 = 0xef53;
-    const BTRFS: u32 = 0x9123_683e;
-    const ZFS: u32 = 0x2fc1_2fc1;
-    // The type that the kernel's interface has for these numbers differs from machine to machine; they have 32 bits.
-    [EXT, BTRFS, ZFS].contains(&(found.f_type as u32))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Identity, has_id};
+    use super::Identity;
     use ah_plugin_api::Timestamp;
     use std::path::Path;
 
@@ -106,7 +96,7 @@ mod tests {
     fn a_device_number_is_no_filesystems_id() {
         let of = |path: &str| Identity::of_path(Path::new(path)).unwrap();
         // As on XFS, it is the device number there, which is another one once the filesystem is mounted anew.
-        assert!(!has_id(&rustix::fs::statfs("/proc").unwrap()) && of("/proc").fsid.is_none());
+        assert!(of("/proc").fsid.is_none());
         // As it was written down before that was known.
         let now = of("/proc");
         let former = Identity { dev: now.dev + 1, fsid: Some(now.dev + 1), ..now };

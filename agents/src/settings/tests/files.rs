@@ -321,3 +321,12 @@ fn of_a_project_that_was_moved_the_settings_come_back_as_well() {
         assert_eq!(std::fs::read_dir(&place.backups).unwrap().count(), 0);
     }
 }
+
+#[test]
+fn a_project_is_not_known_by_the_mount_that_it_is_on() {
+    let place = place();
+    // Another mount of it has another id.
+    let shared = tempfile::tempdir_in("/dev/shm").unwrap();
+    let target = Target { project: Some(shared.path()), ..place.target(Agent::Claude, Scope::Project) };
+    assert!(backup::known_by(&target).is_none_or(|known| known.starts_with('-')));
+}

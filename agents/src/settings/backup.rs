@@ -4,7 +4,6 @@
 //! former contents come back only if what was written is still there unchanged. They may be the only copy of the user's settings, as where the file was lost
 //! since: only once they are back are they removed, and others that take their place leave them beside (`….before-DIGEST`).
 
-use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
@@ -76,18 +75,55 @@ fn of_moved(target: &Target<'_>) -> Option<PathBuf> {
     records.find(|path| read(path).ok().flatten().is_some_and(|record| record.project.as_ref() == Some(&known)))
 }
 
-/// Brings what is kept of a project's settings to where it is looked for, if the project was moved since.
+/// Whether the record at the project's place is another project's, which was there before. A folder with the settings that were written is the same project,
+/// as after a conversion, unless what is kept of its own is elsewhere.
+fn is_anothers(target: &Target<'_>, record: &Record) -> bool {
+    let is_another = known_by(target).zip(record.project.as_ref()).is_some_and(|(known, project)| known != *project);
+    let as_written = || {
+        let settings = place_of(target).and_then(|place| Settings::read(&place, project_of(target)));
+        settings.is_ok_and(|settings| is_as_written(record, &settings))
+    };
+    is_another && (of_moved(target).is_some() || !as_written())
+}
+
+/// Whether what was written is what is there now.
+fn is_as_written(record: &Record, settings: &Settings) -> bool {
+    settings.text.as_deref().is_some_and(|text| digest(text.as_bytes()) == record.written)
+}
+
+/// Brings what is kept of a project's settings to where it is looked for, if the project was moved since; what is kept there of another one first goes to where that
+/// is found by its folder. From then on it is known by the folder that is there.
 pub(super) fn follow(target: &Target<'_>) -> Result<()> {
-    let Some((record, before)) = places(target).filter(|(record, _)| !record.exists()) else { return Ok(()) };
-    let Some(former) = of_moved(target) else { return Ok(()) };
-    let fail = |path: &Path, error: io::Error| Error::from_io(format!("cannot move {}", path.display()), &error);
-    // The record goes last: with it all of it is found again.
-    let contents = former.with_extension("before");
-    if contents.exists() {
-        set_aside(&before, None)?;
-        std::fs::rename(&contents, &before).map_err(|error| fail(&contents, error))?;
+    let Some((place, _)) = places(target) else { return Ok(()) };
+    let another = read(&place)?.filter(|record| is_anothers(target, record));
+    if let Some(project) = another.and_then(|record| record.project) {
+        let name = format!("{}-{}.json", target.agent, &digest(project.as_bytes())[..12]);
+        bring(&place, &target.backups.join(name))?;
     }
-    std::fs::rename(&former, &record).map_err(|error| fail(&former, error))
+    if !place.exists()
+        && let Some(former) = of_moved(target)
+    {
+        bring(&former, &place)?;
+    }
+    let known = known_by(target);
+    match read(&place)?.filter(|record| known.is_some() && record.project != known) {
+        Some(record) => write(&place, &Record { project: known, ..record }),
+        None => Ok(()),
+    }
+}
+
+/// Renames the record `from`, and the former contents that it goes with.
+fn bring(from: &Path, to: &Path) -> Result<()> {
+    let rename = |from: &Path, to: &Path| {
+        std::fs::rename(from, to).map_err(|error| Error::from_io(format!("cannot move {}", from.display()), &error))
+    };
+    let [former, before] = [from, to].map(|record| record.with_extension("before"));
+    if former.exists() {
+        set_aside(&before, None)?;
+        rename(&former, &before)?;
+    }
+    // The record goes last: with it all of it is found again.
+    rename(from, to)
 }
 
 /// The record's and the former contents' places.
@@ -103,7 +139,7 @@ fn places(target: &Target<'_>) -> Option<(PathBuf, PathBuf)> {
 pub(super) fn of(target: &Target<'_>, settings: &Settings) -> Result<Option<Option<String>>> {
     let Some((record, before)) = places(target) else { return Ok(None) };
     let Some(record) = read(&record)? else { return Ok(None) };
-    if settings.text.as_deref().map(|text| digest(text.as_bytes())).as_deref() != Some(record.written.as_str()) {
+    if !is_as_written(&record, settings) {
         return Ok(None);
     }
     if !record.existed {
@@ -114,8 +150,15 @@ pub(super) fn of(target: &Target<'_>, settings: &Settings) -> Result<Option<Opti
     Ok(Settings::read(&before, None)?.text.map(Some))
 }
 
-fn read(record: &Path) -> Result<Option<Record>> {
-    Ok(Settings::read(record, None)?.text.and_then(|text| serde_json::from_str(&text).ok()))
+fn read(place: &Path) -> Result<Option<Record>> {
+    Ok(Settings::read(place, None)?.text.and_then(|text| serde_json::from_str(&text).ok()))
+}
+
+fn write(place: &Path, record: &Record) -> Result<()> {
+    let text = serde_json::to_string(record).map_err(|error| {
+        Error::new(ErrorKind::Internal, format!("cannot write down what {} was: {error}", record.file))
+    })?;
+    file::write_own(place, &text)
 }
 
 /// What the file was before the hooks, whatever it is now; none if there was none, or nobody knows.
@@ -147,11 +190,7 @@ pub(super) fn keep(target: &Target<'_>, former: Option<&str>, written: &str) -> 
     }
     let (linked, existed) = (file.is_symlink(), former.is_some());
     let (written, project) = (digest(written.as_bytes()), known_by(target));
-    let it = Record { version: 1, file: shown(&file), existed, linked, written, made, project };
-    let it = serde_json::to_string(&it).map_err(|error| {
-        Error::new(ErrorKind::Internal, format!("cannot write down what {} was: {error}", file.display()))
-    })?;
-    file::write_own(&record, &it)?;
+    write(&record, &Record { version: 1, file: shown(&file), existed, linked, written, made, project })?;
     Ok(Kept { before: former.map(|_| before), beside })
 }
 
@@ -181,7 +220,11 @@ fn beside(before: &Path, text: &str) -> PathBuf {
 
 /// Whether it is written down what was put into the settings.
 pub(super) fn is_recorded(target: &Target<'_>) -> bool {
-    places(target).is_some_and(|(record, _)| record.exists()) || of_moved(target).is_some()
+    let is_own = |place: &Path| match read(place) {
+        Ok(Some(record)) => !is_anothers(target, &record),
+        _ => place.exists(),
+    };
+    places(target).is_some_and(|(place, _)| is_own(&place)) || of_moved(target).is_some()
 }
 
 /// Where the former contents are kept.

@@ -330,3 +330,95 @@ fn a_project_is_not_known_by_the_mount_that_it_is_on() {
     let target = Target { project: Some(shared.path()), ..place.target(Agent::Claude, Scope::Project) };
     assert!(backup::known_by(&target).is_none_or(|known| known.starts_with('-')));
 }
+
+#[test]
+fn what_is_kept_of_a_project_is_not_another_ones_that_took_its_place() {
+    const BEFORE: &str = "{\"model\": \"opus\"}";
+    for theirs in [None, Some("{\"theme\": \"dark\"}")] {
+        for change in [install, uninstall] {
+            let place = place();
+            let moved = place.dir.path().join("moved");
+            let target = place.target(Agent::Claude, Scope::Project);
+            let now = Target { project: Some(&moved), ..target };
+            let file = place_of(&target).unwrap();
+            let put = |text: &str| {
+                std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+                std::fs::write(&file, text).unwrap();
+            };
+            put(BEFORE);
+            install(&target).unwrap();
+            std::fs::rename(&place.project, &moved).unwrap();
+            std::fs::create_dir(&place.project).unwrap();
+            theirs.inspect(|text| put(text));
+            assert!(!was_installed(&target) && was_installed(&now));
+            let change = change(&target).unwrap();
+            assert_eq!((change.backup.is_some(), change.aside), (change.changed && theirs.is_some(), None));
+            assert_eq!((was_installed(&target), was_installed(&now)), (change.changed, true));
+            assert!(uninstall(&now).unwrap().restored && !was_installed(&now));
+            assert_eq!(std::fs::read_to_string(place_of(&now).unwrap()).unwrap(), BEFORE);
+            assert_eq!(uninstall(&target).unwrap().restored, change.changed);
+            assert_eq!(std::fs::read_to_string(&file).ok().as_deref(), theirs);
+            assert_eq!(std::fs::read_dir(&place.backups).unwrap().count(), 0);
+        }
+    }
+}
+
+#[test]
+fn two_projects_that_changed_places_have_their_own_settings_back() {
+    let place = place();
+    let [one, other, between] = ["project", "other", "between"].map(|name| place.dir.path().join(name));
+    let target = place.target(Agent::Claude, Scope::Project);
+    let targets = [&one, &other].map(|project| Target { project: Some(project), ..target });
+    for (target, before) in targets.iter().zip([None, Some("")]) {
+        let file = place_of(target).unwrap();
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        before.inspect(|text| std::fs::write(&file, text).unwrap());
+        install(target).unwrap();
+    }
+    let [in_one, in_other] = targets.each_ref().map(|target| std::fs::read(place_of(target).unwrap()).unwrap());
+    assert!(in_one == in_other, "what was written tells them apart");
+    for (from, to) in [(&one, &between), (&other, &one), (&between, &other)] {
+        std::fs::rename(from, to).unwrap();
+    }
+    for (target, before) in targets.iter().zip([Some(""), None]) {
+        assert!(was_installed(target) && uninstall(target).unwrap().restored);
+        assert_eq!(std::fs::read_to_string(place_of(target).unwrap()).ok().as_deref(), before);
+    }
+    assert_eq!(std::fs::read_dir(&place.backups).unwrap().count(), 0);
+}
+
+#[test]
+fn a_project_is_known_by_the_folder_that_it_was_installed_in_last() {
+    let place = place();
+    let moved = place.dir.path().join("moved");
+    let target = place.target(Agent::Claude, Scope::Project);
+    let now = Target { project: Some(&moved), ..target };
+    // As after a conversion, which puts a folder with the same files in its place.
+    let anew = || {
+        let text = std::fs::read(place_of(&target).unwrap()).unwrap();
+        std::fs::rename(&place.project, place.dir.path().join("former")).unwrap();
+        std::fs::create_dir_all(place_of(&target).unwrap().parent().unwrap()).unwrap();
+        std::fs::write(place_of(&target).unwrap(), text).unwrap();
+        std::fs::remove_dir_all(place.dir.path().join("former")).unwrap();
+    };
+    // As former versions wrote it down.
+    let by_path = || {
+        for entry in std::fs::read_dir(&place.backups).unwrap() {
+            let path = entry.unwrap().path();
+            let mut record: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+            record.as_object_mut().unwrap().remove("project");
+            std::fs::write(&path, record.to_string()).unwrap();
+        }
+    };
+    let changes: [&dyn Fn(); 2] = [&anew, &by_path];
+    for change in changes {
+        std::fs::create_dir(&place.project).unwrap();
+        install(&target).unwrap();
+        change();
+        assert!(was_installed(&target) && !install(&target).unwrap().changed);
+        std::fs::rename(&place.project, &moved).unwrap();
+        assert!(was_installed(&now) && uninstall(&now).unwrap().restored);
+        std::fs::remove_dir_all(&moved).unwrap();
+        assert_eq!(std::fs::read_dir(&place.backups).unwrap().count(), 0);
+    }
+}

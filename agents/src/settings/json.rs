@@ -20,8 +20,12 @@ const MARK: char = '\u{feff}';
 #[derive(Default)]
 pub(super) struct Found {
     pub(super) ours: Vec<Ours>,
-    pub(super) others: usize,
+    /// Where those of others stand.
+    pub(super) others: Vec<Spot>,
 }
+
+/// Where a hook stands: the event, which group of it, and which hook of that group.
+pub(super) type Spot = (String, usize, usize);
 
 /// A hook of ours, and where it stands.
 pub(super) struct Ours {
@@ -49,7 +53,7 @@ impl Found {
             matcher: None,
             place: (0, 0),
         };
-        Self { ours: wanted.iter().map(of).collect(), others: 0 }
+        Self { ours: wanted.iter().map(of).collect(), others: Vec::new() }
     }
 }
 
@@ -73,10 +77,11 @@ pub(super) fn with(agent: Agent, file: &Path, text: &str, wanted: &[Hook]) -> Re
         let list = list.ok_or_else(|| odd(file, &format!("its hooks for {} are not a list", hook.event)))?;
         let mut there = false;
         for entry in entries(&list).into_iter().filter(|entry| entry.command.as_deref().is_some_and(is_ours)) {
-            // Not for all that it is to be called for, or again, as two files that became one leave it: some agents would run both.
-            if there || !entry.is_always_run() {
+            let always = entry.is_always_run();
+            changed |= there || !always;
+            // Again, as two files that became one leave it: some agents would run both.
+            if there || !always && !entry.mend() {
                 entry.take_out();
-                changed = true;
                 continue;
             }
             if entry.command.as_deref() != Some(&hook.command)
@@ -143,7 +148,7 @@ pub(super) fn look(agent: Agent, file: &Path, text: &str) -> Result<Found> {
         for entry in entries(&list) {
             let always = entry.is_always_run();
             match entry.command.filter(|command| is_ours(command)) {
-                None => found.others += 1,
+                None => found.others.push((name.clone(), entry.place.0, entry.place.1)),
                 Some(command) => found.ours.push(Ours {
                     event: name.clone(),
                     ah: ah_of(&command),
@@ -172,11 +177,34 @@ impl Entry {
     /// Whether the agent calls its command whenever the event comes: a matcher, or a condition (`if`, of Claude Code's), lets only some of them through, and
     /// of another type it is no command.
     fn is_always_run(&self) -> bool {
-        let for_all = match self.group.get("matcher") {
+        self.is_for_all() && self.is_command() && self.object.get("if").is_none()
+    }
+
+    fn is_for_all(&self) -> bool {
+        match self.group.get("matcher") {
             None => true,
             Some(_) => text_of(&self.group, "matcher").is_some_and(|matcher| matches!(matcher.as_str(), "" | "*")),
-        };
-        for_all && text_of(&self.object, "type").as_deref() == Some("command") && self.object.get("if").is_none()
+        }
+    }
+
+    fn is_command(&self) -> bool {
+        text_of(&self.object, "type").as_deref() == Some("command")
+    }
+
+    /// Has it run whenever the event comes, where it stands: Codex knows hooks by their places, those behind it too. False if the matcher is others' as well.
+    fn mend(&self) -> bool {
+        if !self.is_for_all() {
+            if self.list.elements().len() > 1 {
+                return false;
+            }
+            self.group.get("matcher").into_iter().for_each(CstObjectProp::remove);
+        }
+        self.object.get("if").into_iter().for_each(CstObjectProp::remove);
+        if !self.is_command() {
+            self.object.get("type").into_iter().for_each(CstObjectProp::remove);
+            self.object.insert(0, "type", CstInputValue::String("command".into()));
+        }
+        true
     }
 
     fn take_out(self) {

@@ -80,6 +80,9 @@ pub struct Change {
     /// True if the file is again what it was before [`install`], byte for byte.
     #[serde(default)]
     pub restored: bool,
+    /// True if hooks of others stand at other places in the file now, and the agent is one that trusts a hook by its place: it asks for them again.
+    #[serde(default)]
+    pub moved: bool,
 }
 
 /// Whether hooks are there.
@@ -147,7 +150,14 @@ pub fn install(target: &Target<'_>) -> Result<Change> {
         text => json::with(target.agent, &place, text.unwrap_or_default(), &wanted)?,
     };
     if settings.text.as_deref() == Some(text.as_str()) {
-        return Ok(Change { file: place, changed: false, backup: backup::kept(target), aside: None, restored: false });
+        return Ok(Change {
+            file: place,
+            changed: false,
+            backup: backup::kept(target),
+            aside: None,
+            restored: false,
+            moved: false,
+        });
     }
     // What is to come back some day is the file without what is ours.
     let mut edited = None;
@@ -165,7 +175,8 @@ pub fn install(target: &Target<'_>) -> Result<Change> {
     let kept = backup::keep(target, former.as_deref(), &text)?;
     settings.replace(&text)?;
     let aside = edited.or(kept.beside);
-    Ok(Change { file: place, changed: true, backup: kept.before, aside, restored: false })
+    let moved = moves_others(target, &settings, &text);
+    Ok(Change { file: place, changed: true, backup: kept.before, aside, restored: false, moved })
 }
 
 /// Takes the hooks out; does nothing if there are none.
@@ -178,7 +189,8 @@ pub fn uninstall(target: &Target<'_>) -> Result<Change> {
     backup::follow(target)?;
     let Some(text) = settings.text.as_deref() else {
         backup::forget(target, false);
-        return Ok(Change { file: place, changed: false, backup: backup::kept(target), aside: None, restored: false });
+        let backup = backup::kept(target);
+        return Ok(Change { file: place, changed: false, backup, aside: None, restored: false, moved: false });
     };
     if let Some(former) = backup::of(target, &settings)? {
         match &former {
@@ -189,7 +201,8 @@ pub fn uninstall(target: &Target<'_>) -> Result<Change> {
             }
         }
         backup::forget(target, former.is_some());
-        return Ok(Change { file: place, changed: true, backup: None, aside: None, restored: true });
+        let moved = former.is_some_and(|former| moves_others(target, &settings, &former));
+        return Ok(Change { file: place, changed: true, backup: None, aside: None, restored: true, moved });
     }
     if target.agent == Agent::Opencode {
         let ours = plugin::is_ours(text);
@@ -198,14 +211,21 @@ pub fn uninstall(target: &Target<'_>) -> Result<Change> {
             aside = keep_edited(target, text)?;
             settings.remove()?;
         }
-        return Ok(Change { file: place, changed: ours, backup: None, aside, restored: false });
+        return Ok(Change { file: place, changed: ours, backup: None, aside, restored: false, moved: false });
     }
     let rest = json::without(target.agent, &place, text, backup::before(target).as_deref())?;
     let changed = rest != text;
     if changed {
         settings.replace(&rest)?;
     }
-    Ok(Change { file: place, changed, backup: backup::kept(target), aside: None, restored: false })
+    let moved = moves_others(target, &settings, &rest);
+    Ok(Change { file: place, changed, backup: backup::kept(target), aside: None, restored: false, moved })
+}
+
+/// Whether hooks of others stand elsewhere in `text` than in `settings`, of an agent that trusts them by their places.
+fn moves_others(target: &Target<'_>, settings: &file::Settings, text: &str) -> bool {
+    let others = |text: &str| json::look(target.agent, Path::new(""), text).map(|found| found.others).ok();
+    target.agent == Agent::Codex && settings.text.as_deref().is_some_and(|former| others(former) != others(text))
 }
 
 /// Keeps a plugin of ours that is about to go, unless it is as we write it: somebody may have added to it.
@@ -244,13 +264,15 @@ pub fn status(target: &Target<'_>) -> Result<Status> {
             let named = ah.as_deref().filter(|ah| is_same(ah, target.ah)).unwrap_or(target.ah);
             Ok(json::Found::plugin(ah.as_deref(), text == plugin::text(named)?, &wanted))
         }
-        Some(_) if target.agent == Agent::Opencode => Ok(json::Found { ours: Vec::new(), others: 1 }),
+        Some(_) if target.agent == Agent::Opencode => {
+            Ok(json::Found { ours: Vec::new(), others: vec![json::Spot::default()] })
+        }
         Some(text) => json::look(target.agent, &status.file, &text),
     });
     match found {
         Err(error) => status.problem = Some(error),
         Ok(found) => {
-            status.others += found.others;
+            status.others += found.others.len();
             let current = wanted.iter().all(|hook| {
                 let mut of_event = found.ours.iter().filter(|ours| ours.event == hook.event);
                 of_event.next().is_some_and(|ours| calls(target, ours, hook)) && of_event.next().is_none()

@@ -109,6 +109,7 @@ struct ChangeBody {
     #[serde(with = "text::abs_option", skip_serializing_if = "Option::is_none")]
     aside: Option<PathBuf>,
     restored: bool,
+    moved: bool,
 }
 
 #[derive(Serialize)]
@@ -278,10 +279,10 @@ pub(crate) fn run(app: &App, command: &Hooks) -> Outcome {
 }
 
 fn changed(app: &App, settings: &Settings, agent: Agent, change: Change, done: &str, was: &str) -> Outcome {
-    let Change { file, changed, backup, aside, restored } = change;
+    let Change { file, changed, backup, aside, restored, moved } = change;
     if app.ui.json {
         let scope = settings.scope;
-        let body = ChangeBody { agent, scope, file, changed, backup, aside, restored };
+        let body = ChangeBody { agent, scope, file, changed, backup, aside, restored, moved };
         return Exit::Done.after(app.ui.json_of_act(&ChangeShape { hooks: body }));
     }
     let what = if changed { done } else { was };
@@ -292,6 +293,11 @@ fn changed(app: &App, settings: &Settings, agent: Agent, change: Change, done: &
     }
     if let Some(aside) = aside {
         app.ui.note(&format!("what was there earlier, and is no more: {}", shown::path(&aside)));
+    }
+    if moved {
+        app.ui.note(
+            "hooks of others stand elsewhere in it now: those that were trusted are not run until you trust them again",
+        );
     }
     Exit::Done.after(told)
 }

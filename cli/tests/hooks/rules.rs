@@ -280,6 +280,22 @@ fn of_hooks_in_projects_those_that_were_installed_from_here_are_told_to_call_wha
 }
 
 #[test]
+fn who_takes_hooks_out_in_front_of_trusted_ones_hears_that_those_are_to_be_trusted_again() {
+    let world = World::new();
+    let hooks = |act| world.run(["agent", "hooks", act, "codex"]);
+    assert_eq!(hooks("install").code, 0);
+    let file = world.path("home/.codex/hooks.json");
+    let mut settings: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let theirs = json!({"hooks": [{"type": "command", "command": "theirs"}]});
+    settings["hooks"]["Stop"].as_array_mut().unwrap().push(theirs);
+    fs::write(&file, settings.to_string()).unwrap();
+    for (act, moved) in [("install", false), ("uninstall", true), ("install", false)] {
+        let ran = hooks(act);
+        assert_eq!((ran.code, ran.stderr.contains("trust them again")), (0, moved), "{act}: {ran:?}");
+    }
+}
+
+#[test]
 fn who_installs_hooks_hears_what_keeps_them_from_running() {
     let world = World::new();
     let install = |agent| world.run(["agent", "hooks", "install", agent]);

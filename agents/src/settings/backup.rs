@@ -2,7 +2,8 @@
 //!
 //! Two files a settings file, in a folder of ours: its former contents (`….before`, absent if there was no file), and a record of what was written into it. The
 //! former contents come back only if what was written is still there unchanged. They may be the only copy of the user's settings, as where the file was lost
-//! since: only once they are back are they removed, and others that take their place leave them beside (`….before-DIGEST`).
+//! since: only once they are back are they removed, and others that take their place leave them beside (`….before-DIGEST`), unless all that they say stands in
+//! these, too.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use sha1::{Digest as _, Sha1};
 
 use super::file::{self, Settings};
-use super::{Target, place_of, project_of};
+use super::{Target, json, place_of, project_of};
 
 /// The record. Paths in it are as people read them: they need not be text.
 #[derive(Serialize, Deserialize)]
@@ -119,7 +120,7 @@ fn bring(from: &Path, to: &Path) -> Result<()> {
     };
     let [former, before] = [from, to].map(|record| record.with_extension("before"));
     if former.exists() {
-        set_aside(&before, None)?;
+        set_aside(&before, |_| false)?;
         rename(&former, &before)?;
     }
     // The record goes last: with it all of it is found again.
@@ -171,14 +172,16 @@ pub(super) fn before(target: &Target<'_>) -> Option<String> {
 pub(super) struct Kept {
     /// Where the file as it was before these hooks is; none if there was none.
     pub(super) before: Option<PathBuf>,
-    /// Where it is as it was before earlier ones, if that is something else.
+    /// Where it is as it was before earlier ones, if something of that is no more.
     pub(super) beside: Option<PathBuf>,
 }
 
 /// Keeps `former`, which `written` is about to replace. The record comes last: until it is there nothing is restored from what it goes with.
 pub(super) fn keep(target: &Target<'_>, former: Option<&str>, written: &str) -> Result<Kept> {
     let Some((record, before)) = places(target) else { return Ok(Kept::default()) };
-    let beside = set_aside(&before, former)?;
+    let beside = set_aside(&before, |kept| {
+        former.is_some_and(|former| former == kept || json::holds(target.agent, former, kept))
+    })?;
     if let Some(former) = former {
         file::write_own(&before, former)?;
     }
@@ -202,9 +205,9 @@ pub(super) fn keep_beside(target: &Target<'_>, text: &str) -> Result<Option<Path
     Ok(Some(beside))
 }
 
-/// Moves what is kept in `before` out of the way of `other`, unless that is the same.
-fn set_aside(before: &Path, other: Option<&str>) -> Result<Option<PathBuf>> {
-    let Some(text) = Settings::read(before, None)?.text.filter(|text| other != Some(text)) else { return Ok(None) };
+/// Moves what is kept in `before` out of the way, unless it `is_held` by what takes its place.
+fn set_aside(before: &Path, is_held: impl FnOnce(&str) -> bool) -> Result<Option<PathBuf>> {
+    let Some(text) = Settings::read(before, None)?.text.filter(|text| !is_held(text)) else { return Ok(None) };
     let beside = beside(before, &text);
     std::fs::rename(before, &beside)
         .map_err(|error| Error::from_io(format!("cannot move {} aside", before.display()), &error))?;

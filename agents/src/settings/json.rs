@@ -2,7 +2,7 @@
 //!
 //! Claude Code and Codex read plain JSON: with a comment in it they do not read the file at all. Gemini CLI takes comments.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Error, ErrorKind, Result};
@@ -131,6 +131,41 @@ pub(super) fn without(agent: Agent, file: &Path, text: &str, former: Option<&str
         member.remove();
     }
     Ok(if changed { format!("{mark}{}", aside.back(&root.to_string())) } else { format!("{mark}{text}") })
+}
+
+/// Whether all that `former` says stands in `text` too, comments included.
+pub(super) fn holds(agent: Agent, text: &str, former: &str) -> bool {
+    let parsed = |text| parse(agent, Path::new(""), split(text).1).ok();
+    let (Some((now, put)), Some((former, put_formerly))) = (parsed(text), parsed(former)) else { return false };
+    let there = former.value().is_none_or(|former| now.value().is_some_and(|now| contains(&now, &former)));
+    // What stands for an escape means the same in both.
+    there && put == put_formerly && comments(&former.children()).is_subset(&comments(&now.children()))
+}
+
+fn contains(now: &CstNode, former: &CstNode) -> bool {
+    if let (Some(now), Some(former)) = (now.as_object(), former.as_object()) {
+        let members = |object: &CstObject| -> BTreeMap<_, _> {
+            let all = object.properties().into_iter();
+            all.map(|member| (member.decoded_name(), member.value())).collect()
+        };
+        let there = members(&now);
+        return members(&former).iter().all(|(name, former)| match (there.get(name), former) {
+            (Some(Some(now)), Some(former)) => contains(now, former),
+            _ => false,
+        });
+    }
+    if let (Some(now), Some(former)) = (now.as_array(), former.as_array()) {
+        let mut rest = now.elements().into_iter();
+        return former.elements().iter().all(|former| rest.any(|now| contains(&now, former)));
+    }
+    now.to_string() == former.to_string()
+}
+
+fn comments(children: &[CstNode]) -> BTreeSet<String> {
+    let of = |child: &CstNode| {
+        if child.is_comment() { BTreeSet::from([child.to_string()]) } else { comments(&child.children()) }
+    };
+    children.iter().flat_map(of).collect()
 }
 
 /// Whether somebody wrote a comment among them.

@@ -74,7 +74,7 @@ pub struct Change {
     /// Where the file as it was before the hooks is kept; `None` if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backup: Option<PathBuf>,
-    /// Where something is kept that was there and is not any more: the file as it was before earlier hooks, or a plugin of ours that somebody had added to.
+    /// Where something is kept that was there and is not any more: the file as it was before earlier hooks, if not all of that stands in it, or a plugin of ours that somebody had added to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aside: Option<PathBuf>,
     /// True if the file is again what it was before [`install`], byte for byte.
@@ -168,7 +168,7 @@ pub fn install(target: &Target<'_>) -> Result<Change> {
                 edited = keep_edited(target, text)?;
                 None
             }
-            Some(text) => Some(json::without(target.agent, &place, text, None)?),
+            Some(text) => Some(json::without(target.agent, &place, text, backup::before(target).as_deref())?),
             None => None,
         },
     };

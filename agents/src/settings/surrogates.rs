@@ -12,6 +12,7 @@ use crate::halves::Escapes;
 const PRIVATE: Range<u32> = 0xE000..0xF8FF;
 
 /// Which private character stood for what.
+#[derive(PartialEq, Eq)]
 pub(super) struct Aside(HashMap<u32, String>);
 
 impl Aside {

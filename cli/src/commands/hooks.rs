@@ -287,8 +287,9 @@ fn changed(app: &App, settings: &Settings, agent: Agent, change: Change, done: &
     }
     let what = if changed { done } else { was };
     let told = app.ui.line(&format!("{}: {what}, {}", agent.title(), shown::path(&file)));
-    // Where nothing is to be taken out, too: the settings may be lost.
-    if let Some(backup) = backup {
+    // Where nothing is to be taken out, too, if the settings are lost.
+    let lost = file.metadata().map_or(true, |found| found.len() == 0);
+    if let Some(backup) = backup.filter(|_| changed || lost) {
         app.ui.note(&format!("as it was before: {}", shown::path(&backup)));
     }
     if let Some(aside) = aside {

@@ -201,6 +201,8 @@ fn hooks_are_put_into_settings_and_taken_out() {
     assert_eq!(fs::read(&file).unwrap(), before);
     // Of settings that are lost meanwhile who looks for the hooks hears where they are kept.
     assert_eq!(world.run(["agent", "hooks", "install", "claude"]).code, 0);
+    let again = world.run(["agent", "hooks", "install", "claude"]);
+    assert!(again.stdout.contains("installed already") && !again.stderr.contains("before"), "{again:?}");
     fs::remove_file(&file).unwrap();
     let ran = world.run(["agent", "hooks", "uninstall", "claude"]);
     let kept = fs::read_dir(world.path("state/backups")).unwrap().map(|it| it.unwrap().path()).collect::<Vec<_>>();

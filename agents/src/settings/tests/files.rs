@@ -275,6 +275,41 @@ fn what_settings_were_is_kept_when_they_are_lost() {
 }
 
 #[test]
+fn what_still_stands_in_settings_is_not_kept_beside() {
+    for agent in [Agent::Claude, Agent::Codex, Agent::Gemini] {
+        let place = place();
+        let target = place.target(agent, Scope::User);
+        let note = if agent == Agent::Gemini { "// mine\n" } else { "" };
+        let file = place.write(agent, &format!("{note}{}", THEIRS.replace("WorktreeCreate", "Stop")));
+        install(&target).unwrap();
+        let edits = [
+            ("\"model\"", "\"theme\": \"dark\", \"more\": [{}], \"model\"", false),
+            ("[{}]", "[1, {\"a\": {}}, 2]", false),
+            ("\"Bash(ls:*)\"", "\"Bash(id)\", \"Bash(ls:*)\"", false),
+            ("\"opus\"", "\"sonnet\"", true),
+            ("\"a\": {}", "", true),
+            ("\"Bash(id)\", ", "", true),
+            // Of such an escape it cannot be told.
+            ("\"dark\"", "\"dark\", \"half\": \"\\ud800\"", true),
+            (note, "", !note.is_empty()),
+        ];
+        for (at, (from, to, is_lost)) in edits.into_iter().enumerate() {
+            let text = std::fs::read_to_string(&file).unwrap();
+            assert!(text.contains(from), "{text}");
+            std::fs::write(&file, text.replacen(from, to, 1)).unwrap();
+            let change = install(&Target { ah: Path::new(&format!("/opt/{at}/ah")), ..target }).unwrap();
+            let before = std::fs::read_to_string(change.backup.unwrap()).unwrap();
+            assert!(before.contains(to) && !before.contains("ah-hook"), "{before}");
+            assert_eq!(change.aside.is_some(), is_lost, "{agent}: {from} {to}");
+            if let Some(aside) = change.aside {
+                assert_eq!(std::fs::read_to_string(aside).unwrap().replacen(from, to, 1), before, "{agent}");
+            }
+        }
+        assert!(uninstall(&target).unwrap().restored);
+    }
+}
+
+#[test]
 fn a_project_whose_path_is_not_text_is_left_as_it_was() {
     use std::os::unix::ffi::OsStrExt as _;
     let place = place();

@@ -95,11 +95,12 @@ pub(crate) fn text(tree: Tree<'_>, path: &RelPath) -> Option<String> {
     Some(told(&bytes(tree, path)?).trim().to_owned())
 }
 
-/// Bytes as a text that differs where they do: what is no UTF-8 becomes what no name of a reference may have, see [`is_name`], and its digits.
+/// Bytes as a text that differs where they do: what is no UTF-8 becomes what no name of a reference may have, see [`is_name`], and its digits; so
+/// does that character itself.
 fn told(bytes: &[u8]) -> String {
-    let digits =
-        |chunk: Utf8Chunk<'_>| chunk.invalid().iter().map(|byte| format!("\u{fffd}{byte:02x}")).collect::<String>();
-    bytes.utf8_chunks().flat_map(|chunk| [chunk.valid().to_owned(), digits(chunk)]).collect()
+    let digits = |bytes: &[u8]| bytes.iter().map(|byte| format!("\u{fffd}{byte:02x}")).collect::<String>();
+    let valid = |chunk: &Utf8Chunk<'_>| chunk.valid().replace('\u{fffd}', &digits("\u{fffd}".as_bytes()));
+    bytes.utf8_chunks().flat_map(|chunk| [valid(&chunk), digits(chunk.invalid())]).collect()
 }
 
 /// The contents of a small file; none if it cannot be read.
@@ -134,5 +135,8 @@ mod tests {
         assert_eq!(refs[head.strip_prefix("ref: ").unwrap()], "3".repeat(40));
         // Nobody types them.
         assert!(!refs.keys().any(|name| is_name(name)));
+        // Git takes what stands for them in a name, too.
+        let names = [&b"caf\xe9"[..], "caf\u{fffd}e9".as_bytes(), b"caf\xef\xbf\xbd"].map(told);
+        assert!(names[0] != names[1] && names[1].starts_with(&names[2]), "{names:?}");
     }
 }

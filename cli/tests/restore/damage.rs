@@ -116,7 +116,7 @@ fn a_directory_that_is_damaged_keeps_no_other_from_coming_back() {
     let ran = world.run(["agent", "fs", "restore", "before"]);
     assert_eq!(ran.code, 4, "{ran:?}");
     for path in ["dir", "place"] {
-        let told = format!("could not be changed: {path} (what is in it stays as it is: the directory is damaged");
+        let told = format!("could not be changed: {path} (it stays as it is, with all that is in it: it is damaged");
         assert!(ran.stderr.contains(&told) && dry.stderr.contains(&told), "{path}: {dry:?} {ran:?}");
     }
     for name in ["dir/a", "dir/new", "place"] {
@@ -141,7 +141,7 @@ fn what_is_named_in_a_damaged_directory_keeps_nothing_else_that_is_named_from_co
     world.write("kept", "now");
     let ran = world.run(["agent", "fs", "restore", "before", "--", "dir/a", "kept"]);
     assert_eq!(ran.code, 4, "{ran:?}");
-    assert!(ran.stderr.contains("could not be changed: dir (what is in it stays as it is: the directory is damaged"));
+    assert!(ran.stderr.contains("could not be changed: dir (it stays as it is, with all that is in it: it is damaged"));
     assert_eq!((world.read("kept").as_deref(), world.read("dir/a")), (Some("kept then"), None));
 }
 

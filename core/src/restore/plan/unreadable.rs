@@ -3,6 +3,7 @@
 //! Not here: how it is found in the walk of all differences (`mod.rs`).
 
 use std::collections::HashSet;
+use std::fmt;
 
 use ah_plugin_api::{Context, EntryKind, Error, ErrorKind, OmitReason, RelPath, Result};
 
@@ -14,6 +15,50 @@ use crate::walk::Source;
 
 /// What is said of what its owner can open: then nothing of it is lost.
 pub(in crate::restore) const CLOSED: &str = "it is yours, and closed to you as well";
+
+/// Why nobody told what differs at a path or below it.
+enum Trouble {
+    /// It cannot be read, or a directory above it.
+    Unreadable(Side, Error),
+    /// This user may not look into it, or into a directory above it.
+    Shut,
+    /// None any more: the disk gives by now what it did not give to who compared.
+    Passed,
+}
+
+/// One of the two snapshots.
+#[derive(Clone, Copy)]
+enum Side {
+    Target,
+    Safety,
+}
+
+impl Trouble {
+    fn may_pass(&self) -> bool {
+        match self {
+            Self::Unreadable(_, error) => error.is_of_the_disk(),
+            Self::Shut => false,
+            Self::Passed => true,
+        }
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = |side: &Side| match side {
+            Side::Target => "the snapshot",
+            Side::Safety => "the snapshot of the present state",
+        };
+        match self {
+            Self::Unreadable(side, error) if error.is_of_the_disk() => {
+                write!(f, "cannot be read in {} ({error})", of(side))
+            }
+            Self::Unreadable(side, _) => write!(f, "is damaged in {}", of(side)),
+            Self::Shut => f.write_str("may not be looked into"),
+            Self::Passed => f.write_str("could not be read a moment ago"),
+        }
+    }
+}
 
 impl Planner<'_> {
     /// Whether this user can open what keeps them from a path: that is in the way then, once for all that is in it.
@@ -36,22 +81,19 @@ impl Planner<'_> {
     /// A path of which nobody told what differs at it or below it. An undo that leaves something of what it is for is not complete.
     pub(super) fn unread(&mut self, path: &RelPath) -> Result<()> {
         let told = |left: &LeftAlone| left.path == *path;
-        if let Some(error) = self.trouble(path)? {
+        let trouble = self.trouble(path)?;
+        if !matches!(trouble, Trouble::Shut) {
             let concerns = match &self.wish.scope {
                 Scope::Exactly(paths) => paths.iter().any(|touched| touched.starts_with(path)),
                 Scope::Below(paths) => paths.iter().any(|top| path.starts_with(top) || top.starts_with(path)),
                 Scope::Everything => true,
             };
             if self.makes_room(path) {
-                self.conflict(path, "it would have to go, and is damaged in the snapshot of the present state");
+                self.conflict(path, format!("it would have to go, and {trouble}"));
             } else if concerns && !not_of_the_work(path, self.ground.own_state) {
-                let why = match error.is_of_the_disk() {
-                    true => format!("the directory cannot be read in the snapshot ({error})"),
-                    false => "the directory is damaged in the snapshot".to_owned(),
-                };
-                let reason = format!("what is in it stays as it is: {why}");
+                let reason = format!("it stays as it is, with all that is in it: it {trouble}");
                 self.plan.beyond.push(LeftAlone { path: path.clone(), reason });
-                *if error.is_of_the_disk() { &mut self.plan.passing } else { &mut self.plan.damaged } += 1;
+                *if trouble.may_pass() { &mut self.plan.passing } else { &mut self.plan.damaged } += 1;
             }
             return Ok(());
         }
@@ -73,16 +115,22 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Why a directory cannot be read in one of the snapshots, or one above it.
-    fn trouble(&self, path: &RelPath) -> Result<Option<Error>> {
-        let trouble = |side: &Source<'_>| match side.children(path, self.cx) {
-            Err(error) if error.kind == ErrorKind::Cancelled => Err(error),
-            listed => Ok(listed.err().filter(Error::is_unreadable)),
-        };
-        Ok(match trouble(self.target)? {
-            None => trouble(self.safety()?)?,
-            error => error,
-        })
+    /// Why nobody told what differs at a path or below it.
+    fn trouble(&self, path: &RelPath) -> Result<Trouble> {
+        let mut shut = false;
+        for side in [Side::Target, Side::Safety] {
+            let source = match side {
+                Side::Target => self.target,
+                Side::Safety => self.safety()?,
+            };
+            match source.children(path, self.cx) {
+                Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),
+                Err(error) if error.is_unreadable() => return Ok(Trouble::Unreadable(side, error)),
+                Err(error) => shut |= error.kind == ErrorKind::PermissionDenied,
+                Ok(_) => {}
+            }
+        }
+        Ok(if shut { Trouble::Shut } else { Trouble::Passed })
     }
 
     /// Whether the snapshot holds nothing at a path; false where it lies in a directory that cannot be read, which was told.

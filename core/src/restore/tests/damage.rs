@@ -1,6 +1,7 @@
 //! Snapshots of which something, or nothing any more, can be read.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 
 use ah_plugin_api::{Capability, ErrorKind, Snapshot};
 
@@ -184,6 +185,39 @@ fn a_directory_that_cannot_be_read_keeps_nothing_else_from_being_compared() {
         assert_eq!(now, ["now"; 3]);
         // Where the disk said no nothing goes, as the next time it may give what is to be there.
         assert_eq!((lab.text("other"), lab.at("new").exists()), ("then".into(), may_pass));
+    }
+}
+
+#[test]
+fn nothing_goes_for_what_the_disk_gave_at_the_second_time() {
+    for of_the_present in [false, true] {
+        let lab = Lab::new(&[Capability::ReadWithoutMount, Capability::AppliesPolicy]);
+        lab.write("dir/a", "then");
+        let target = lab.snapshot();
+        ["dir/a", "dir/new", "new"].iter().for_each(|name| lab.write(name, "now"));
+        let safety = lab.snapshot();
+        lab.memory.passes.store(true, Ordering::Relaxed);
+        lab.break_disk_under(if of_the_present { &safety } else { &target }, "dir");
+        let plan = lab.plan(&safety, &target, &Ask::default());
+        assert_eq!((paths(&plan.beyond), plan.left.len(), plan.passing), (set(&["dir"]), 0, 1));
+        let outcome = lab.apply(plan, &safety, &target, false).unwrap();
+        assert_eq!((paths(&outcome.applied.failed), outcome.applied.waiting), (set(&["new"]), 1));
+        assert_eq!(["dir/a", "dir/new", "new"].map(|name| lab.text(name)), ["now"; 3]);
+    }
+}
+
+#[test]
+fn a_directory_that_was_not_read_makes_no_room() {
+    for passes in [false, true] {
+        let lab = Lab::new(&[Capability::ReadWithoutMount, Capability::AppliesPolicy]);
+        lab.write("place", "then");
+        let target = lab.snapshot();
+        std::fs::remove_file(lab.at("place")).unwrap();
+        lab.write("place/in/a", "now");
+        let safety = lab.snapshot();
+        lab.memory.passes.store(passes, Ordering::Relaxed);
+        lab.break_disk_under(&safety, "place/in");
+        assert_eq!(paths(&lab.plan(&safety, &target, &Ask::default()).conflicts), set(&["place/in"]), "{passes}");
     }
 }
 

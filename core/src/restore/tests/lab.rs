@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ah_plugin_api::{
     Capability, CapturePolicy, Change, Changes, ContentId, Context, Description, DestroyRequest, DiffMethod,
@@ -36,6 +37,8 @@ pub(super) struct Memory {
     pub(super) lost: Mutex<Vec<(Reference, Lost)>>,
     /// What is answered to who reads a path of a snapshot.
     pub(super) refuses: Mutex<Vec<(Reference, RelPath, Error)>>,
+    /// Whether it is answered once only.
+    pub(super) passes: AtomicBool,
     /// After how many times that something of a snapshot was read it is away.
     pub(super) away_after: Mutex<Option<usize>>,
 }
@@ -58,9 +61,14 @@ impl Memory {
     }
 
     fn refused(&self, snapshot: &Reference, path: &RelPath) -> Result<()> {
-        let refuses = self.refuses.lock().unwrap();
-        let found = refuses.iter().find(|(of, refused, _)| of == snapshot && refused == path);
-        found.map_or(Ok(()), |(.., error)| Err(error.clone()))
+        let mut refuses = self.refuses.lock().unwrap();
+        let found = refuses.iter().position(|(of, refused, _)| of == snapshot && refused == path);
+        let Some(at) = found else { return Ok(()) };
+        let error = refuses[at].2.clone();
+        if self.passes.load(Ordering::Relaxed) {
+            refuses.remove(at);
+        }
+        Err(error)
     }
 
     fn capture(&self, tree: Tree<'_>, rules: &DirRules, at: &RelPath, held: &mut Held, omitted: &mut Vec<Omission>) {
@@ -301,6 +309,7 @@ impl Lab {
             on_read: Mutex::default(),
             lost: Mutex::default(),
             refuses: Mutex::default(),
+            passes: AtomicBool::default(),
             away_after: Mutex::default(),
         };
         // Rules apply from the top of a repository on, as with Git.

@@ -30,11 +30,18 @@ struct Level {
     key: Key,
 }
 
+impl From<OwnedFd> for Way {
+    /// One that begins in a directory that is open for it, if only to be entered.
+    fn from(at: OwnedFd) -> Self {
+        Self { at, above: Vec::new() }
+    }
+}
+
 impl Way {
     /// One that begins there.
     pub fn new(top: BorrowedFd<'_>) -> Result<Self, Errno> {
         // Anew: reading a directory moves a position that duplicates share.
-        Ok(Self { at: rustix::fs::openat(top, c".", DIRECTORY, Mode::empty())?, above: Vec::new() })
+        Ok(rustix::fs::openat(top, c".", DIRECTORY, Mode::empty())?.into())
     }
 
     /// The directory at hand.

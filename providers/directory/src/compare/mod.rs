@@ -8,7 +8,7 @@ mod side;
 
 use std::cmp::Ordering;
 use std::iter::Peekable;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::vec::IntoIter;
 
 use ah_plugin_api::{Change, Context, EntryKind, Error, ErrorKind, RelPath, Result};
@@ -107,7 +107,7 @@ impl Walk<'_> {
         let (mut ways, mut found) = ([None, None], [None, None]);
         for (at, side) in both.into_iter().enumerate() {
             if let Some((dir, entry)) = side {
-                ways[at] = Some(Way::new(dir.as_fd()).map_err(|errno| cannot_compare(path, errno))?);
+                ways[at] = Some(Way::from(dir));
                 found[at] = Some(entry);
             }
         }
@@ -243,21 +243,60 @@ fn cannot_compare(path: &RelPath, errno: Errno) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+
     use rustix::fs::{Mode, OFlags};
 
     use super::*;
 
+    fn side(dir: impl AsRef<Path>) -> Side {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Side::new(rustix::fs::open(dir.as_ref(), flags, Mode::empty()).unwrap(), |_| false)
+    }
+
+    /// What differs, and what could not be compared.
+    fn compared(from: &Side, to: &Side, paths: &[&str]) -> [Vec<String>; 2] {
+        let paths: Vec<RelPath> = paths.iter().map(|path| RelPath::new(*path).unwrap()).collect();
+        let comparison = Comparison { from, to, touched: None, settled: None, times: false };
+        let (changes, unread) = comparison.run(&paths, &Context::quiet()).unwrap();
+        let changes: Vec<RelPath> = changes.into_iter().map(|change| change.path).collect();
+        [changes, unread].map(|paths| paths.iter().map(ToString::to_string).collect())
+    }
+
+    /// Two directories with these files, whose contents are not the same.
+    fn two(files: [&[&str]; 2]) -> tempfile::TempDir {
+        let temp = tempfile::tempdir().unwrap();
+        for (of, files) in ["from", "to"].iter().zip(files) {
+            for file in files {
+                let file = temp.path().join(of).join(file);
+                fs::create_dir_all(file.parent().unwrap()).unwrap();
+                fs::write(file, of).unwrap();
+            }
+        }
+        temp
+    }
+
     #[test]
     fn what_cannot_be_read_differs_and_keeps_nothing_else_from_being_compared() {
-        let side = || {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            Side::new(rustix::fs::open("/proc/self", flags, Mode::empty()).unwrap(), |_| false)
-        };
-        let (from, to) = (side(), side());
         // Nothing is mapped where this one begins: `EIO`, as of a damaged file.
-        let path = RelPath::new("mem").unwrap();
-        let comparison = Comparison { from: &from, to: &to, touched: None, settled: None, times: false };
-        let (changes, unread) = comparison.run(std::slice::from_ref(&path), &Context::quiet()).unwrap();
-        assert_eq!((changes.len(), changes[0].path == path, unread.len()), (1, true, 0));
+        let [changes, unread] = compared(&side("/proc/self"), &side("/proc/self"), &["mem"]);
+        assert_eq!((changes, unread), (vec!["mem".to_owned()], vec![]));
+    }
+
+    #[test]
+    fn what_is_named_is_compared_where_its_directory_may_be_entered_and_not_listed() {
+        let temp = two([&["dir/file"], &["dir/file"]]);
+        let of = |side: &str| temp.path().join(side);
+        let mode = |mode| fs::set_permissions(of("to/dir"), fs::Permissions::from_mode(mode)).unwrap();
+        mode(0o100);
+        let [changes, unread] = compared(&side(of("from")), &side(of("to")), &["dir/file"]);
+        mode(0o700);
+        assert_eq!((changes, unread), (strings(&["dir/file"]), vec![]));
+    }
+
+    fn strings(paths: &[&str]) -> Vec<String> {
+        paths.iter().map(|&path| path.to_owned()).collect()
     }
 }

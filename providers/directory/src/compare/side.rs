@@ -80,7 +80,7 @@ impl Side {
             return Ok(None);
         }
         let parent = path.parent().unwrap_or_default();
-        let found = open_beneath(self.top.as_fd(), parent.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)
+        let found = open_beneath(self.top.as_fd(), parent.as_bytes(), OFlags::PATH | OFlags::DIRECTORY)
             .and_then(|dir| look(&dir, name).map(|stat| (dir, stat)));
         match found {
             Ok((dir, stat)) if !self.is_elsewhere(&stat) => Ok(Some((dir, Found { name: name.to_vec(), stat }))),

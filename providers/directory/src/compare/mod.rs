@@ -97,8 +97,8 @@ impl Walk<'_> {
     fn top(&mut self, path: &RelPath) -> Result<()> {
         let both = self.of.from.find(path).and_then(|before| Ok([before, self.of.to.find(path)?]));
         let both = match both {
-            // It lies in a directory that may not be looked into.
-            Err(error) if error.kind == ErrorKind::PermissionDenied => {
+            // It lies in a directory that may not be looked into or is damaged, or is damaged itself.
+            Err(error) if error.kind == ErrorKind::PermissionDenied || error.is_unreadable() && !path.is_root() => {
                 self.unread.push(path.clone());
                 return Ok(());
             }
@@ -250,6 +250,7 @@ mod tests {
     use rustix::fs::{Mode, OFlags};
 
     use super::*;
+    use crate::look;
 
     fn side(dir: impl AsRef<Path>) -> Side {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -283,6 +284,15 @@ mod tests {
         // Nothing is mapped where this one begins: `EIO`, as of a damaged file.
         let [changes, unread] = compared(&side("/proc/self"), &side("/proc/self"), &["mem"]);
         assert_eq!((changes, unread), (vec!["mem".to_owned()], vec![]));
+    }
+
+    #[test]
+    fn what_is_named_and_cannot_be_looked_at_keeps_nothing_else_that_is_named_from_being_compared() {
+        let temp = two([&["bad", "dir/bad", "other"]; 2]);
+        let [mut from, to] = ["from", "to"].map(|of| side(temp.path().join(of)));
+        from.look = |dir, name| if name == b"bad" { Err(Errno::IO) } else { look(dir, name) };
+        let [changes, unread] = compared(&from, &to, &["bad", "dir/bad", "other"]);
+        assert_eq!((changes, unread), (strings(&["other"]), strings(&["bad", "dir/bad"])));
     }
 
     #[test]

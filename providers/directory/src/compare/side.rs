@@ -15,6 +15,8 @@ pub struct Side {
     top: OwnedFd,
     hidden: BTreeSet<RelPath>,
     is_elsewhere: fn(&Statx) -> bool,
+    /// How entries are looked at. Tests have a disk that fails.
+    pub(super) look: fn(BorrowedFd<'_>, &[u8]) -> Result<Statx, Errno>,
 }
 
 /// An entry.
@@ -48,7 +50,7 @@ impl Side {
     /// filesystem's, or what stands for one.
     #[must_use]
     pub fn new(top: OwnedFd, is_elsewhere: fn(&Statx) -> bool) -> Self {
-        Self { top, hidden: BTreeSet::new(), is_elsewhere }
+        Self { top, hidden: BTreeSet::new(), is_elsewhere, look: |dir, name| look(dir, name) }
     }
 
     /// Passes over these paths.
@@ -73,7 +75,7 @@ impl Side {
         let fail = |errno| failed(format!("cannot look at {path}"), errno);
         let Some(name) = path.file_name() else {
             let top = self.top.try_clone().map_err(|e| ah_plugin_api::Error::from_io("cannot open a directory", &e))?;
-            let stat = look(&top, b"").map_err(fail)?;
+            let stat = (self.look)(top.as_fd(), b"").map_err(fail)?;
             return Ok(Some((top, Found { name: b".".to_vec(), stat })));
         };
         if self.hidden.iter().any(|hidden| path.starts_with(hidden)) {
@@ -81,7 +83,7 @@ impl Side {
         }
         let parent = path.parent().unwrap_or_default();
         let found = open_beneath(self.top.as_fd(), parent.as_bytes(), OFlags::PATH | OFlags::DIRECTORY)
-            .and_then(|dir| look(&dir, name).map(|stat| (dir, stat)));
+            .and_then(|dir| (self.look)(dir.as_fd(), name).map(|stat| (dir, stat)));
         match found {
             Ok((dir, stat)) if !self.is_elsewhere(&stat) => Ok(Some((dir, Found { name: name.to_vec(), stat }))),
             Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => Ok(None),
@@ -107,7 +109,7 @@ impl Side {
             Err(errno) => return Err(fail(errno)),
         };
         for name in names {
-            let stat = match look(&dir, &name) {
+            let stat = match (self.look)(dir.as_fd(), &name) {
                 Ok(stat) => stat,
                 Err(Errno::NOENT) => continue,
                 // It may be listed and not be entered.

@@ -165,7 +165,8 @@ impl Plan {
 
 /// Finds out what is to be done. Changes nothing.
 pub(crate) fn plan(ground: &Ground<'_>, wish: &Wish<'_>, target: &Source<'_>, cx: &Context<'_>) -> Result<Plan> {
-    let differences = differences(ground, wish, cx).map_err(|error| unreadable::nothing_left(target, error, cx));
+    let tree = Tree::new(ground.workspace.as_fd())?;
+    let differences = differences(ground, wish, cx).map_err(|error| unreadable::top_unread(tree, target, error, cx));
     let Changes { changes, lost, unread, .. } = differences?;
     let lost: HashMap<&RelPath, &Lost> = lost.iter().map(|lost| (&lost.path, lost)).collect();
     let mut planner = Planner {
@@ -174,7 +175,7 @@ pub(crate) fn plan(ground: &Ground<'_>, wish: &Wish<'_>, target: &Source<'_>, cx
         target,
         cx,
         safety: OnceCell::new(),
-        tree: Tree::new(ground.workspace.as_fd())?,
+        tree,
         kept_by_safety: Omissions::of(wish.safety),
         kept_by_target: Omissions::of(wish.target),
         swapped: HashSet::new(),

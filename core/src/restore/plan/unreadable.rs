@@ -10,6 +10,7 @@ use ah_plugin_api::{Context, EntryKind, Error, ErrorKind, OmitReason, RelPath, R
 use super::Planner;
 use crate::diff::not_of_the_work;
 use crate::restore::LeftAlone;
+use crate::restore::at::Tree;
 use crate::restore::scope::Scope;
 use crate::walk::Source;
 
@@ -205,12 +206,25 @@ impl Planner<'_> {
     }
 }
 
-/// An error of comparing, where it is that nothing of the snapshot can be read: paths lead nowhere in it, whichever are named.
-pub(super) fn nothing_left(target: &Source<'_>, error: Error, cx: &Context<'_>) -> Error {
-    if !error.is_unreadable() || !target.children(&RelPath::root(), cx).is_err_and(|top| top.is_unreadable()) {
+/// An error of comparing, where it is that the directory at the top of the snapshot cannot be read. With Git no path leads anywhere then; elsewhere one that is named may.
+pub(super) fn top_unread(tree: Tree<'_>, target: &Source<'_>, error: Error, cx: &Context<'_>) -> Error {
+    let top = RelPath::root();
+    if !error.is_unreadable() || !target.children(&top, cx).is_err_and(|error| error.is_unreadable()) {
         return error;
     }
-    let mut error = error.context("nothing of the snapshot can be read, as the directory at its top cannot");
-    error.hint.get_or_insert_with(|| "`ah agent fs snapshots` lists the others".to_owned());
+    let is_given = |name: Vec<u8>| top.join(&name).is_ok_and(|path| matches!(target.entry(&path, cx), Ok(Some(_))));
+    let (message, hint) = if tree.names(&top).unwrap_or_default().into_iter().any(is_given) {
+        (
+            "the directory at the top of the snapshot cannot be read",
+            "name what to restore after `--`; `ah agent fs snapshots` lists other snapshots",
+        )
+    } else {
+        (
+            "nothing of the snapshot can be read, as the directory at its top cannot",
+            "`ah agent fs snapshots` lists the others",
+        )
+    };
+    let mut error = error.context(message);
+    error.hint.get_or_insert_with(|| hint.to_owned());
     error
 }

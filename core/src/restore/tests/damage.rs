@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
-use ah_plugin_api::{Capability, ErrorKind, Snapshot};
+use ah_plugin_api::{Capability, ErrorKind, RelPath, Snapshot};
 
 use super::lab::{Ask, Lab};
 use super::{paths, set, timeless};
+use crate::restore::scope::Scope;
 
 #[test]
 fn what_is_damaged_stays_as_it_is_with_what_would_make_room_for_it() {
@@ -222,17 +223,26 @@ fn a_directory_that_was_not_read_makes_no_room() {
 }
 
 #[test]
-fn where_the_top_cannot_be_read_the_restore_says_that_nothing_can() {
-    for capabilities in
-        [&[Capability::ReadWithoutMount, Capability::AppliesPolicy][..], &[Capability::ReadWithoutMount]]
-    {
+fn where_the_top_cannot_be_read_the_restore_says_so_and_whether_anything_can() {
+    for (capabilities, leads_nowhere) in [
+        (&[Capability::ReadWithoutMount, Capability::AppliesPolicy][..], true),
+        (&[Capability::ReadWithoutMount], true),
+        (&[Capability::ReadWithoutMount], false),
+    ] {
         let lab = Lab::new(capabilities);
         lab.write("file", "then");
         let target = lab.snapshot();
         lab.write("file", "now!");
         lab.refuse(&target, "", ErrorKind::DataLoss);
-        let error = lab.try_plan(&lab.snapshot(), &target, &Ask::default()).unwrap_err();
+        lab.memory.leads_nowhere.store(leads_nowhere, Ordering::Relaxed);
+        let safety = lab.snapshot();
+        let error = lab.try_plan(&safety, &target, &Ask::default()).unwrap_err();
         assert_eq!(error.kind, ErrorKind::DataLoss);
-        assert!(error.message.contains("nothing of the snapshot can be read") && error.hint.is_some(), "{error:?}");
+        assert_eq!(error.message.contains("nothing of the snapshot can be read"), leads_nowhere, "{error:?}");
+        assert_eq!(error.hint.unwrap().contains("after `--`"), !leads_nowhere);
+        // What is named comes back where it can.
+        let scope = Scope::Below(vec![RelPath::new("file").unwrap()]);
+        let plan = lab.plan(&safety, &target, &Ask { scope, ..Ask::default() });
+        assert_eq!((plan.puts.len(), paths(&plan.beyond).len()), if leads_nowhere { (0, 1) } else { (1, 0) });
     }
 }

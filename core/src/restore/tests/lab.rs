@@ -39,6 +39,8 @@ pub(super) struct Memory {
     pub(super) refuses: Mutex<Vec<(Reference, RelPath, Error)>>,
     /// Whether it is answered once only.
     pub(super) passes: AtomicBool,
+    /// Whether no path leads anywhere in a snapshot whose top is refused.
+    pub(super) leads_nowhere: AtomicBool,
     /// After how many times that something of a snapshot was read it is away.
     pub(super) away_after: Mutex<Option<usize>>,
 }
@@ -246,6 +248,9 @@ impl Provider for Memory {
         if request.snapshots.iter().any(lost) {
             return Err(Error::new(ErrorKind::DataLoss, "changed below"));
         }
+        if self.leads_nowhere.load(Ordering::Relaxed) {
+            request.snapshots.iter().try_for_each(|snapshot| self.refused(snapshot, &RelPath::root()))?;
+        }
         let find = |snapshot| self.held(snapshot).get(&request.path).map(|(entry, _)| entry.clone());
         Ok(request.snapshots.iter().map(find).collect())
     }
@@ -310,6 +315,7 @@ impl Lab {
             lost: Mutex::default(),
             refuses: Mutex::default(),
             passes: AtomicBool::default(),
+            leads_nowhere: AtomicBool::default(),
             away_after: Mutex::default(),
         };
         // Rules apply from the top of a repository on, as with Git.

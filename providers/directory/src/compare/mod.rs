@@ -38,7 +38,8 @@ pub struct Comparison<'a> {
 
 impl Comparison<'_> {
     /// The differences at `paths` and below them (everywhere, if there are none), ordered by path bytes; and the directories that may not be
-    /// looked into on one side, or are damaged, of whose contents nothing is told, with those of `paths` that are in such.
+    /// looked into on one side, or are damaged, of whose contents nothing is told, with those of `paths` that are in such, and with what
+    /// cannot even be looked at.
     ///
     /// # Errors
     /// Those of the filesystem; `Cancelled`.
@@ -162,6 +163,11 @@ impl Walk<'_> {
                 self.unread.push(path.clone());
                 return Ok(None);
             }
+            // What is to go would go whole.
+            Ok((Some(before), _)) if !before.unread.is_empty() && !is_directory(&after) => {
+                self.unread.push(path.clone());
+                return Ok(None);
+            }
             both => both?,
         };
         if !self.is_equal(path, &before, &after)? {
@@ -178,10 +184,18 @@ impl Walk<'_> {
             self.unread.push(path.clone());
             return Ok(None);
         };
+        // Neither is what can be looked at on one side only.
+        let unread = &before.unread | &after.unread;
+        for name in &unread {
+            self.unread.push(path.join(name)?);
+        }
         // At the top, the ways begin in the directory itself.
         let dirs = [before.dir, after.dir].map(|dir| dir.filter(|_| !path.is_root()));
         let went = [0, 1].map(|side| dirs[side].is_some());
-        let entries = [before.entries, after.entries].map(|entries| entries.into_iter().peekable());
+        let entries = [before.entries, after.entries].map(|mut entries| {
+            entries.retain(|found| !unread.contains(&found.name));
+            entries.into_iter().peekable()
+        });
         for (way, dir) in ways.iter_mut().zip(dirs) {
             if let (Some(way), Some(dir)) = (way, dir) {
                 way.down(dir).map_err(|errno| cannot_compare(path, errno))?;
@@ -284,6 +298,22 @@ mod tests {
         // Nothing is mapped where this one begins: `EIO`, as of a damaged file.
         let [changes, unread] = compared(&side("/proc/self"), &side("/proc/self"), &["mem"]);
         assert_eq!((changes, unread), (vec!["mem".to_owned()], vec![]));
+    }
+
+    #[test]
+    fn what_cannot_be_looked_at_on_one_side_keeps_nothing_beside_it_from_being_compared() {
+        let files = ["bad", "dir/bad", "dir/other", "gone/bad", "gone/other", "other"];
+        let temp = two([&files, &files[..3]]);
+        let [mut from, mut to] = ["from", "to"].map(|of| side(temp.path().join(of)));
+        let whole = to.look;
+        to.look = |dir, name| if name == b"bad" { Err(Errno::IO) } else { look(dir, name) };
+        let [changes, unread] = compared(&from, &to, &[]);
+        assert_eq!(changes, ["dir/other", "gone", "gone/bad", "gone/other", "other"]);
+        assert_eq!(unread, ["bad", "dir/bad"]);
+        // Of what goes nothing may be unknown.
+        (from.look, to.look) = (to.look, whole);
+        let [changes, unread] = compared(&from, &to, &[]);
+        assert_eq!((changes, unread), (strings(&["dir/other", "other"]), strings(&["bad", "dir/bad", "gone"])));
     }
 
     #[test]

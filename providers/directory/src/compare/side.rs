@@ -43,6 +43,8 @@ pub(super) struct Listing {
     /// None if it is not there.
     pub(super) dir: Option<OwnedFd>,
     pub(super) entries: Vec<Found>,
+    /// The names of what is in it and cannot be looked at: damaged, or not given by the disk.
+    pub(super) unread: BTreeSet<Vec<u8>>,
 }
 
 impl Side {
@@ -101,27 +103,30 @@ impl Side {
             Err(Errno::ACCESS) => return Ok(None),
             Err(errno) => return Err(fail(errno)),
         };
-        let mut entries = Vec::new();
         let names = match names(dir.as_fd()) {
             Ok(names) => names,
             // It may be opened and not be entered.
             Err(Errno::ACCESS) => return Ok(None),
             Err(errno) => return Err(fail(errno)),
         };
+        let (mut entries, mut unread) = (Vec::new(), BTreeSet::new());
         for name in names {
-            let stat = match (self.look)(dir.as_fd(), &name) {
-                Ok(stat) => stat,
-                Err(Errno::NOENT) => continue,
+            if !self.hidden.is_empty() && self.hidden.contains(&path.join(&name)?) {
+                continue;
+            }
+            match (self.look)(dir.as_fd(), &name) {
+                Ok(stat) if self.is_elsewhere(&stat) => {}
+                Ok(stat) => entries.push(Found { name, stat }),
+                Err(Errno::NOENT) => {}
                 // It may be listed and not be entered.
                 Err(Errno::ACCESS) => return Ok(None),
-                Err(errno) => return Err(fail(errno)),
-            };
-            let hidden = !self.hidden.is_empty() && self.hidden.contains(&path.join(&name)?);
-            if !hidden && !self.is_elsewhere(&stat) {
-                entries.push(Found { name, stat });
+                Err(errno) => match fail(errno) {
+                    error if error.is_unreadable() => drop(unread.insert(name)),
+                    error => return Err(error),
+                },
             }
         }
-        Ok(Some(Listing { dir: Some(dir), entries }))
+        Ok(Some(Listing { dir: Some(dir), entries, unread }))
     }
 }
 

@@ -15,7 +15,7 @@ use crate::record::{ChangeRecord, SnapshotRecord};
 use crate::restore::at::{Found, Tree};
 use crate::restore::{Ignores, Omissions};
 use crate::text;
-use crate::walk::{self, Source};
+use crate::walk::{self, Source, Trouble};
 use crate::workspace::{Served, Workspace};
 
 /// What can be said about a diff.
@@ -48,9 +48,12 @@ pub struct DiffReport {
     pub method: DiffMethod,
     /// One for each path that differs, ordered by path bytes.
     pub changes: Vec<ChangeRecord>,
-    /// Paths of the older side that are there now and may not be read, and so are not compared.
+    /// Paths that this user may not read on one side, and so are not compared.
     #[serde(with = "text::rels", skip_serializing_if = "Vec::is_empty")]
     pub unreadable: Vec<RelPath>,
+    /// Paths that are damaged on one side, or that the disk did not give, and so are not compared.
+    #[serde(with = "text::rels", skip_serializing_if = "Vec::is_empty")]
+    pub damaged: Vec<RelPath>,
     /// Ignored paths, the topmost of each, that a snapshot among these holds and that were not asked for by name: they are not compared.
     #[serde(with = "text::rels", skip_serializing_if = "Vec::is_empty")]
     pub ignored: Vec<RelPath>,
@@ -158,6 +161,9 @@ impl Workspace {
             None => self.look_at_missing(served, &from, &mut changes.changes, options.times)?,
             Some(_) => Vec::new(),
         };
+        let mut damaged = self.damaged(served, (&from, to.as_ref()), &changes.unread)?;
+        changes.unread.retain(|path| !damaged.contains(path));
+        damaged.sort();
         unreadable.append(&mut changes.unread);
         unreadable.sort();
         unreadable.dedup();
@@ -167,9 +173,38 @@ impl Workspace {
             method: changes.method,
             changes: changes.changes.iter().map(ChangeRecord::from).collect(),
             unreadable,
+            damaged,
             ignored: told.ignored.into_iter().collect(),
             omitted,
         })
+    }
+
+    /// Which of what was not compared something else keeps from that than that this user may not look into it.
+    fn damaged(
+        &self,
+        served: &Served,
+        (from, to): (&SnapshotRecord, Option<&SnapshotRecord>),
+        unread: &[RelPath],
+    ) -> Result<Vec<RelPath>> {
+        if unread.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (scratch, cx) = (self.mounts_dir()?, self.context());
+        let newer = to.map(|to| self.serve(&to.provider)).transpose()?;
+        let dir = if to.is_none() { Some(self.open_dir()?) } else { None };
+        let from = self.shelf(served, &scratch).open(&from.reference, &cx)?;
+        let to = match (to.zip(newer.as_ref()), &dir) {
+            (Some((to, newer)), _) => self.shelf(newer, &scratch).open(&to.reference, &cx)?,
+            (None, Some(root)) => Source::Directory { root, skip: &|_, _, _| false },
+            (None, None) => return Err(Error::new(ErrorKind::Internal, "a diff without the workspace it needs")),
+        };
+        let mut damaged = Vec::new();
+        for path in unread {
+            if !matches!(Trouble::at(path, [&from, &to], &cx)?, Trouble::Shut) {
+                damaged.push(path.clone());
+            }
+        }
+        Ok(damaged)
     }
 
     /// The workspace that this one grew from as a branch, with the snapshot that it grew from; none if this is no branch.

@@ -25,7 +25,8 @@ From the first REF to the second, or to the workspace as it is now. Without REF,
 latest where this is no branch. Ignored directories are compared only if they \
 are named, and a snapshot holds them. The letters of --name-status: A added, D deleted, \
 M modified, P permissions alone, T another type. A patch can be given to `git apply`, or `git apply --3way` where other work came home before (if that is committed, and what the patch begins from was, too); \
-files that are not text are only named in it, and stay as they are, as do permissions but for whether a file can be executed, those of what is new where they close it to somebody.
+files that are not text are only named in it, and stay as they are, as do permissions but for whether a file can be executed, those of what is new where they close it to somebody. \
+What cannot be compared as it is damaged, or the disk does not give it, is named, and the command ends with 1.
 
 Examples:
   ah agent fs diff @
@@ -97,7 +98,9 @@ fn show(app: &App, args: &DiffArgs, workspace: &Workspace) -> Outcome {
     let (then, root) = (then.as_ref().unwrap_or(workspace), Dir::open(workspace.root()));
     let sides =
         Sides { then, now: workspace, report: &report, root, lost: RefCell::default(), unread: RefCell::default() };
-    app.ui.some("not compared", report.unreadable.iter().map(|path| format!("{path} (unreadable)")));
+    let closed = report.unreadable.iter().map(|path| format!("{path} (unreadable)"));
+    let damaged = report.damaged.iter().map(|path| format!("{path} (damaged, or not given by the disk)"));
+    app.ui.some("not compared", closed.chain(damaged).collect::<Vec<_>>().into_iter());
     app.ui.some("may have been there", report.omitted.iter().map(|path| format!("{path} (the snapshot left it out)")));
     if let Some(first) = report.ignored.first() {
         let more = report.ignored.len() - 1;
@@ -135,8 +138,9 @@ fn show(app: &App, args: &DiffArgs, workspace: &Workspace) -> Outcome {
     for path in sides.unread.take() {
         app.ui.note(&format!("not shown: {path} (unreadable)"));
     }
-    // Everything else was shown by then.
-    sides.lost.into_inner().map_or(Ok(Exit::Done), |error| Err(error.into()))
+    // Everything else was shown by then, and does not look whole.
+    let exit = if report.damaged.is_empty() { Exit::Done } else { Exit::Code(1) };
+    sides.lost.into_inner().map_or(Ok(exit), |error| Err(error.into()))
 }
 
 /// Names what no patch has a place for, but for what is not text.

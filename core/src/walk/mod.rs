@@ -4,6 +4,8 @@
 //! Cost of `diff` grows with what is there: one listing for each directory of both sides, and a read of both files where size
 //! and time leave it open whether they are equal. Which differences matter to a restore is decided in `restore/`.
 
+mod trouble;
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +21,7 @@ use rustix::io::Errno;
 use crate::lock::me_in_a_name;
 use crate::restore::at::{self, Tree, io};
 use crate::view;
+pub(crate) use trouble::Trouble;
 
 /// Larger contents are compared by way of a file, not of memory.
 const IN_MEMORY: u64 = 32 << 20;

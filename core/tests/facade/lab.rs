@@ -14,8 +14,8 @@ use ah_core::{
 use ah_plugin_api::{
     Capability, Changes, CloneRequest, Context, ConvertRequest, Converted, Description, DestroyRequest, DiffRequest,
     Done, Entry, Error, ListRequest, LookupRequest, MountRequest, Observer, Place, Probe, ProbeRequest, Provider,
-    ProviderName, ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Reference, RepositoryState, Result, Snapshot,
-    SnapshotRef, SnapshotRequest, UnmountRequest, Usage, UsageRequest, View, WritableClone,
+    ProviderName, ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Reference, RelPath, RepositoryState, Result,
+    Snapshot, SnapshotRef, SnapshotRequest, UnmountRequest, Usage, UsageRequest, View, WritableClone,
 };
 
 type Then = Box<dyn FnOnce() + Send>;
@@ -71,6 +71,8 @@ pub(crate) struct Fake {
     pub(crate) on_list: Arc<Mutex<Option<Then>>>,
     /// What is done, once, when it is asked what differs.
     pub(crate) on_diff: Arc<Mutex<Option<Then>>>,
+    /// A directory that it cannot list, and why.
+    pub(crate) unlisted: Arc<Mutex<Option<(RelPath, Error)>>>,
     /// Whether nothing can be mounted, and nothing read without that.
     pub(crate) no_mounts: Arc<AtomicBool>,
     /// Whether it shows its snapshots, and neither reads nor compares them without that.
@@ -121,6 +123,7 @@ impl Fake {
             on_destroy: Arc::default(),
             on_list: Arc::default(),
             on_diff: Arc::default(),
+            unlisted: Arc::default(),
             no_mounts: Arc::default(),
             shows_alone: Arc::default(),
             on_usage: Arc::default(),
@@ -302,11 +305,22 @@ impl Provider for Fake {
             then();
             cx.check_cancelled()?;
         }
-        self.inner.diff(place, request, cx)
+        let mut changes = self.inner.diff(place, request, cx)?;
+        if let Some((path, _)) = &*self.unlisted.lock().unwrap() {
+            changes.changes.retain(|change| !change.path.starts_with(path));
+            changes.unread.push(path.clone());
+        }
+        Ok(changes)
+    }
+
+    fn read_dir(&self, place: &Place<'_>, request: &ReadDirRequest, cx: &Context<'_>) -> Result<Vec<Entry>> {
+        match &*self.unlisted.lock().unwrap() {
+            Some((path, error)) if *path == request.path => Err(error.clone()),
+            _ => self.inner.read_dir(place, request, cx),
+        }
     }
 
     forward! {
-        read_dir(ReadDirRequest) -> Vec<Entry>;
         lookup(LookupRequest) -> Vec<Option<Entry>>;
     }
 }

@@ -120,6 +120,30 @@ fn differences_are_listed() {
     assert_eq!(workspace.diff("@{1}", None, &only).unwrap().changes.len(), 1);
 }
 
+/// Who may not look somewhere can do nothing about it; who is shown less than there is for a broken disk has to know.
+#[test]
+fn what_is_not_compared_is_told_by_what_keeps_it_from_that() {
+    let lab = Lab::new();
+    lab.write("dir/a", "1");
+    lab.step("other", "1");
+    lab.write("dir/a", "2");
+    lab.step("other", "2");
+    for (error, is_shut) in [
+        (Error::new(ErrorKind::PermissionDenied, "made to fail"), true),
+        (Error::from_io("made to fail", &std::io::Error::from_raw_os_error(5)), false),
+        // It lists it by then.
+        (Error::new(ErrorKind::NotFound, "made to fail"), false),
+    ] {
+        *lab.fake.unlisted.lock().unwrap() = Some((rel("dir"), error));
+        for to in [None, Some("@")] {
+            let report = lab.open().diff("@{1}", to, &DiffOptions::default()).unwrap();
+            let told = if is_shut { (vec![rel("dir")], vec![]) } else { (vec![], vec![rel("dir")]) };
+            assert_eq!((report.unreadable, report.damaged), told);
+            assert!(report.changes.iter().any(|change| change.path == rel("other")));
+        }
+    }
+}
+
 /// A provider that captures everything also tells of everything; what the rules leave out is no difference all the same.
 #[test]
 fn what_the_rules_leave_out_is_no_difference_whoever_finds_it() {

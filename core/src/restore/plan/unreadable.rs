@@ -3,63 +3,18 @@
 //! Not here: how it is found in the walk of all differences (`mod.rs`).
 
 use std::collections::HashSet;
-use std::fmt;
 
-use ah_plugin_api::{Context, EntryKind, Error, ErrorKind, OmitReason, RelPath, Result};
+use ah_plugin_api::{Context, EntryKind, Error, OmitReason, RelPath, Result};
 
 use super::Planner;
 use crate::diff::not_of_the_work;
 use crate::restore::LeftAlone;
 use crate::restore::at::Tree;
 use crate::restore::scope::Scope;
-use crate::walk::Source;
+use crate::walk::{Source, Trouble};
 
 /// What is said of what its owner can open: then nothing of it is lost.
 pub(in crate::restore) const CLOSED: &str = "it is yours, and closed to you as well";
-
-/// Why nobody told what differs at a path or below it.
-enum Trouble {
-    /// It cannot be read, or a directory above it.
-    Unreadable(Side, Error),
-    /// This user may not look into it, or into a directory above it.
-    Shut,
-    /// None any more: the disk gives by now what it did not give to who compared.
-    Passed,
-}
-
-/// One of the two snapshots.
-#[derive(Clone, Copy)]
-enum Side {
-    Target,
-    Safety,
-}
-
-impl Trouble {
-    fn may_pass(&self) -> bool {
-        match self {
-            Self::Unreadable(_, error) => error.is_of_the_disk(),
-            Self::Shut => false,
-            Self::Passed => true,
-        }
-    }
-}
-
-impl fmt::Display for Trouble {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let of = |side: &Side| match side {
-            Side::Target => "the snapshot",
-            Side::Safety => "the snapshot of the present state",
-        };
-        match self {
-            Self::Unreadable(side, error) if error.is_of_the_disk() => {
-                write!(f, "cannot be read in {} ({error})", of(side))
-            }
-            Self::Unreadable(side, _) => write!(f, "is damaged in {}", of(side)),
-            Self::Shut => f.write_str("may not be looked into"),
-            Self::Passed => f.write_str("could not be read a moment ago"),
-        }
-    }
-}
 
 impl Planner<'_> {
     /// Whether this user can open what keeps them from a path: that is in the way then, once for all that is in it.
@@ -82,17 +37,16 @@ impl Planner<'_> {
     /// A path of which nobody told what differs at it or below it. An undo that leaves something of what it is for is not complete.
     pub(super) fn unread(&mut self, path: &RelPath) -> Result<()> {
         let told = |left: &LeftAlone| left.path == *path;
-        let trouble = self.trouble(path)?;
-        if !matches!(trouble, Trouble::Shut) {
+        if let Some((trouble, said)) = self.trouble(path)? {
             let concerns = match &self.wish.scope {
                 Scope::Exactly(paths) => paths.iter().any(|touched| touched.starts_with(path)),
                 Scope::Below(paths) => paths.iter().any(|top| path.starts_with(top) || top.starts_with(path)),
                 Scope::Everything => true,
             };
             if self.makes_room(path) {
-                self.conflict(path, format!("it would have to go, and {trouble}"));
+                self.conflict(path, format!("it would have to go, and {said}"));
             } else if concerns && !not_of_the_work(path, self.ground.own_state) {
-                let reason = format!("it stays as it is, with all that is in it: it {trouble}");
+                let reason = format!("it stays as it is, with all that is in it: it {said}");
                 self.plan.beyond.push(LeftAlone { path: path.clone(), reason });
                 *if trouble.may_pass() { &mut self.plan.passing } else { &mut self.plan.damaged } += 1;
             }
@@ -116,22 +70,19 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Why nobody told what differs at a path or below it.
-    fn trouble(&self, path: &RelPath) -> Result<Trouble> {
-        let mut shut = false;
-        for side in [Side::Target, Side::Safety] {
-            let source = match side {
-                Side::Target => self.target,
-                Side::Safety => self.safety()?,
-            };
-            match source.children(path, self.cx) {
-                Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),
-                Err(error) if error.is_unreadable() => return Ok(Trouble::Unreadable(side, error)),
-                Err(error) => shut |= error.kind == ErrorKind::PermissionDenied,
-                Ok(_) => {}
+    /// Why nobody told what differs at a path or below it, and how that is said; none where this user may not look into it.
+    fn trouble(&self, path: &RelPath) -> Result<Option<(Trouble, String)>> {
+        let trouble = Trouble::at(path, [self.target, self.safety()?], self.cx)?;
+        let of = |side: usize| if side == 0 { "the snapshot" } else { "the snapshot of the present state" };
+        let said = match &trouble {
+            Trouble::Shut => return Ok(None),
+            Trouble::Unreadable(side, error) if error.is_of_the_disk() => {
+                format!("cannot be read in {} ({error})", of(*side))
             }
-        }
-        Ok(if shut { Trouble::Shut } else { Trouble::Passed })
+            Trouble::Unreadable(side, _) => format!("is damaged in {}", of(*side)),
+            Trouble::Passed => "could not be read a moment ago".to_owned(),
+        };
+        Ok(Some((trouble, said)))
     }
 
     /// Whether the snapshot holds nothing at a path; false where it lies in a directory that cannot be read, which was told.

@@ -44,7 +44,11 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         id: "repository.state",
-        clauses: &["The commit that HEAD names, in hex; none in a repository without commits.", "none when detached."],
+        clauses: &[
+            "The commit that HEAD names, in hex; none in a repository without commits.",
+            "none when detached, and where `branch_hex` has it.",
+            "The bytes of its name in lower-case hex, where that is not UTF-8.",
+        ],
         needs: &[Need::Git, Need::Has(Capability::RepositoryClones)],
         run: state,
     },
@@ -255,12 +259,12 @@ fn clone(f: &Fixture) -> Check {
 
 fn state(f: &Fixture) -> Check {
     let ws = f.ws.root().to_owned();
-    let of = |id: &str| -> Check<(Option<String>, Option<String>)> {
+    let of = |id: &str| -> Check<(Option<String>, Option<String>, Option<String>)> {
         let state = f.take(id)?.snapshot.repository;
         let state =
             state.ok_or_else(|| Trouble::Failed("the workspace is a repository, but no state is told".into()))?;
         ensure!(state.not_kept.is_none(), "objects are not kept: {:?}", state.not_kept);
-        Ok((state.head, state.branch))
+        Ok((state.head, state.branch, state.branch_hex))
     };
     f.ws.sample()?;
     let plain = f.take("plain")?;
@@ -271,12 +275,26 @@ fn state(f: &Fixture) -> Check {
     );
     git(f, &ws, &["init", "-q", "-b", "main"])?;
     let main = Some("refs/heads/main".to_owned());
-    ensure!(of("unborn")? == (None, main.clone()), "a repository without commits is told as {:?}", of("unborn-2")?);
+    ensure!(
+        of("unborn")? == (None, main.clone(), None),
+        "a repository without commits is told as {:?}",
+        of("unborn-2")?
+    );
     git(f, &ws, &["add", "-A"])?;
     git(f, &ws, &["commit", "-q", "-m", "first"])?;
     let head = Some(git(f, &ws, &["rev-parse", "HEAD"])?);
-    ensure!(of("born")? == (head.clone(), main), "the state is told as {:?}", of("born-2")?);
+    ensure!(of("born")? == (head.clone(), main, None), "the state is told as {:?}", of("born-2")?);
+    // In files, as `git` takes no such name here.
+    let caf = b"refs/heads/caf\xe9";
+    f.ws.write([b".git/", &caf[..]].concat(), format!("{}\n", head.as_deref().unwrap_or_default()))?;
+    f.ws.write(".git/HEAD", [b"ref: ", &caf[..], b"\n"].concat())?;
+    let hex = Some(ah_plugin_api::text::hex(caf));
+    ensure!(
+        of("bytes")? == (head.clone(), None, hex),
+        "a HEAD on a branch whose name is not UTF-8 is told as {:?}",
+        of("bytes-2")?
+    );
     git(f, &ws, &["checkout", "-q", "--detach"])?;
-    ensure!(of("detached")? == (head, None), "a detached HEAD is told as {:?}", of("detached-2")?);
+    ensure!(of("detached")? == (head, None, None), "a detached HEAD is told as {:?}", of("detached-2")?);
     Ok(())
 }

@@ -76,9 +76,9 @@ pub enum Report {
     /// A restore or an undo is about to make something else of the workspace, all of which is on disk.
     PutBack {
         /// What it is.
-        before: Box<Digest>,
+        before: Digest,
         /// What it is to be.
-        after: Box<Digest>,
+        after: Digest,
     },
     /// It was reported as done. Nobody waits until that is on disk.
     PutBackDone,
@@ -92,7 +92,7 @@ pub enum Report {
     /// Everything was looked at after a reboot, and this is what stands from now on.
     Verified {
         /// The book.
-        book: Book,
+        book: Box<Book>,
         /// Snapshots whose contents were compared.
         compared: usize,
         /// Restores that were interrupted, and finished or taken back.
@@ -218,7 +218,7 @@ impl Book {
             }
             Report::Change => self.workspace = None,
             Report::PutBack { before, after } => {
-                let (before, after) = (Digest::clone(before), Digest::clone(after));
+                let (before, after) = (before.clone(), after.clone());
                 self.workspace = Some(Present { before, after, done: false });
             }
             Report::PutBackDone => {
@@ -228,7 +228,7 @@ impl Book {
             }
             Report::Commit => self.repository = None,
             Report::CommitDone { repository } => self.repository = Some(repository.clone()),
-            Report::Verified { book, .. } => *self = book.clone(),
+            Report::Verified { book, .. } => *self = Book::clone(book),
             Report::Ready | Report::Fault { .. } | Report::Note { .. } => {}
         }
     }
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(book.heads["b"], "c");
         book.enter(&Report::Commit);
         assert!(book.repository.is_none(), "as long as the user works on it, nothing is known");
-        book.enter(&Report::PutBack { before: digest("2").into(), after: digest("1").into() });
+        book.enter(&Report::PutBack { before: digest("2"), after: digest("1") });
         assert!(book.workspace.as_ref().is_some_and(|present| !present.done));
         book.enter(&Report::PutBackDone);
         assert!(book.workspace.as_ref().is_some_and(|present| present.done));

@@ -54,7 +54,7 @@ pub(super) fn everything(lab: &mut Lab) -> Result<()> {
     let snapshots = shown.into_iter().map(|(id, tree)| (id, tree.digest())).collect();
     let workspace = Some(Present { before: present.clone(), after: present, done: true });
     let book = Book { snapshots, branches, removed, removed_branches, repository, heads, workspace, ..Book::default() };
-    lab.say(Report::Verified { book, compared, interrupted })
+    lab.say(Report::Verified { book: book.into(), compared, interrupted })
 }
 
 /// The snapshots that are listed, by id.

@@ -75,7 +75,7 @@ fn restore(lab: &mut Lab) -> Result<()> {
 /// Gives the workspace as it is then.
 fn put_back(lab: &mut Lab, command: &[&str], before: &Digest, wanted: &Digest) -> Result<Digest> {
     lab.say(Report::Snapshot { label: None, digest: before.clone() })?;
-    lab.say(Report::PutBack { before: before.clone().into(), after: wanted.clone().into() })?;
+    lab.say(Report::PutBack { before: before.clone(), after: wanted.clone() })?;
     let answer = lab.ah(command)?;
     let safety = text(&answer, "/restore/safety/id")?.to_owned();
     lab.say(Report::PutBackDone)?;

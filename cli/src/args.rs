@@ -328,23 +328,25 @@ pub(crate) fn parse(arguments: &[OsString], env: &Env) -> Result<Cli, u8> {
     read(lean).or_else(again).map_err(|error| failure::usage(error, arguments, colour))
 }
 
-/// The tree of commands without those beside the one that `arguments` name, if they begin with it. It reads what the whole tree
-/// reads, and nothing else.
+/// The tree of commands without those beside the one that `arguments` name, if they begin with it, or with options of every command and then with it. It
+/// reads what the whole tree reads, and nothing else.
 fn lean(arguments: &[OsString]) -> Option<clap::Command> {
-    // An agent waits for each of its hooks.
-    let only = match arguments.get(1)?.to_str()? {
+    // For an agent's look before its hooks, whether we can be run at all.
+    if arguments.len() == 2 && arguments[1] == "--version" {
+        return Some(clap::Command::new("ah").version(env!("CARGO_PKG_VERSION")));
+    }
+    let ah = Globals::augment_args(clap::Command::new("ah"));
+    let words = behind_options(arguments.get(1..)?, &ah)?;
+    // It waits for each of its hooks.
+    let only = match words.first()?.to_str()? {
         "hook" => Some(commands::hook::HookArgs::augment_args(clap::Command::new("hook"))),
         "__capture" => Some(clap::Command::new("__capture")),
         _ => None,
     };
     if let Some(only) = only {
-        return Some(Globals::augment_args(clap::Command::new("ah")).subcommand(only));
+        return Some(ah.subcommand(only));
     }
-    // And for the look before it, whether we can be run at all.
-    if arguments.len() == 2 && arguments[1] == "--version" {
-        return Some(clap::Command::new("ah").version(env!("CARGO_PKG_VERSION")));
-    }
-    let [_, agent, fs, name, ..] = arguments else { return None };
+    let [agent, fs, name, ..] = words else { return None };
     if agent != "agent" || fs != "fs" {
         return None;
     }
@@ -366,7 +368,31 @@ fn lean(arguments: &[OsString]) -> Option<clap::Command> {
         }
     };
     let fs = clap::Command::new("fs").subcommand(named);
-    Some(Globals::augment_args(clap::Command::new("ah")).subcommand(clap::Command::new("agent").subcommand(fs)))
+    Some(ah.subcommand(clap::Command::new("agent").subcommand(fs)))
+}
+
+/// The words behind the options of `command` that they begin with; none if another option is among these, or a value is missing.
+fn behind_options<'a>(mut words: &'a [OsString], command: &clap::Command) -> Option<&'a [OsString]> {
+    let takes_value = |is_it: &dyn Fn(&clap::Arg) -> bool| {
+        command.get_arguments().find(|option| is_it(option)).map(|option| option.get_action().takes_values())
+    };
+    let letter_does = |letter: char| takes_value(&|option| option.get_short() == Some(letter));
+    loop {
+        let (first, behind) = words.split_first()?;
+        let Some(option) = first.to_str()?.strip_prefix('-') else { return Some(words) };
+        let value_is_next = if let Some(long) = option.strip_prefix('-') {
+            let name = long.split('=').next()?;
+            takes_value(&|option| option.get_long() == Some(name))? && name == long
+        } else {
+            // What stands behind a letter that takes a value, in the same word, is that.
+            let rest = option.trim_start_matches(|letter| letter_does(letter) == Some(false));
+            match rest.chars().next() {
+                Some(letter) => letter_does(letter)? && rest.len() == letter.len_utf8(),
+                None => false,
+            }
+        };
+        words = if value_is_next { behind.get(1..)? } else { behind };
+    }
 }
 
 #[cfg(test)]
@@ -397,25 +423,63 @@ mod tests {
             &["no-such-command"],
             &["help", "snapshot"],
         ];
-        for line in lines {
-            let words: Vec<OsString> = ["ah", "agent", "fs"].iter().chain(line).map(OsString::from).collect();
+        let right: [&[&str]; 8] = [
+            &[],
+            &["-C", "/tmp"],
+            &["-C/tmp", "--json"],
+            &["-qC", "agent"],
+            &["-C=hook", "--color", "never"],
+            &["--session", "agent", "--hang-limit=5"],
+            &["--provider-path", "fs", "--provider-path=p"],
+            &["--mode", "worktree", "-q"],
+        ];
+        let wrong: [&[&str]; 15] = [
+            &["-C"],
+            &["-C", "-q"],
+            &["-C/tmp", "-C", "/tmp"],
+            &["-x"],
+            &["-qx"],
+            &["-"],
+            &["--"],
+            &["--json=yes"],
+            &["--no-such", "option"],
+            &["--color", "blue"],
+            &["--session"],
+            &["-h"],
+            &["--help"],
+            &["-V"],
+            &["--version"],
+        ];
+        let fronts =
+            right.into_iter().zip(std::iter::repeat(true)).chain(wrong.into_iter().zip(std::iter::repeat(false)));
+        for ((front, is_right), line) in fronts.flat_map(|front| lines.iter().map(move |line| (front, line))) {
+            let words = [&["ah"], front, &["agent", "fs"], line].concat();
+            let words: Vec<OsString> = words.iter().map(OsString::from).collect();
             let whole = Cli::command()
                 .try_get_matches_from(&words)
                 .map(|matches| format!("{:?}", Cli::from_arg_matches(&matches)));
+            let whole_fails = whole.is_err();
             let lean = lean(&words).and_then(|lean| {
                 let matches = lean.try_get_matches_from(&words).ok()?;
                 Some(format!("{:?}", Cli::from_arg_matches(&matches)))
             });
             match lean {
-                Some(lean) => assert_eq!(Some(lean), whole.ok(), "{line:?}"),
-                None => assert!(whole.is_err() || line[0].starts_with('-'), "{line:?} is read by the whole tree only"),
+                Some(lean) => assert_eq!(Some(lean), whole.ok(), "{words:?}"),
+                None => assert!(whole.is_err() || line[0].starts_with('-'), "{words:?} is read by the whole tree only"),
             }
+            assert!(is_right || whole_fails, "{words:?}");
         }
     }
 
     #[test]
     fn a_hook_is_read_without_the_whole_tree() {
-        for line in [&["hook", "claude"][..], &["hook", "-q", "codex"], &["__capture", "--quiet", "-C", "/tmp"]] {
+        let lines = [
+            &["hook", "claude"][..],
+            &["hook", "-q", "codex"],
+            &["-q", "hook", "claude"],
+            &["__capture", "--quiet", "-C", "/tmp"],
+        ];
+        for line in lines {
             let words: Vec<OsString> = ["ah"].iter().chain(line).map(OsString::from).collect();
             let read = |command: clap::Command| {
                 let matches = command.try_get_matches_from(&words).unwrap();

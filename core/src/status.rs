@@ -13,7 +13,7 @@ use crate::ids::{BranchId, WorkspaceId};
 use crate::moments::{Trying, told};
 use crate::notice::{Notice, NoticeKind};
 use crate::providers::RefusedPlugin;
-use crate::record::SnapshotRecord;
+use crate::record::{SnapshotKind, SnapshotRecord};
 use crate::registry::{Identity, Index, WorkspaceRecord};
 use crate::restore::InterruptedRestore;
 use crate::seek::{self, LeaseRecord};
@@ -55,6 +55,9 @@ pub struct Status {
     /// The latest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latest: Option<SnapshotRecord>,
+    /// Whether that is of what an agent did about the last prompt: not of a person's shell since, say.
+    #[serde(skip)]
+    pub of_prompt: bool,
     /// Its branches.
     pub branches: Vec<BranchRecord>,
     /// Its views.
@@ -154,6 +157,7 @@ impl Engine {
             sessions: Vec::new(),
             snapshots: 0,
             latest: None,
+            of_prompt: false,
             branches: Vec::new(),
             leases: Vec::new(),
             interrupted: None,
@@ -257,6 +261,9 @@ impl Status {
         self.sessions = session::list(&workspace.folder())?;
         self.snapshots = state.snapshots.len() as u64;
         self.latest = state.snapshots.iter().rev().find(|snapshot| snapshot.counts()).cloned();
+        let by_itself = self.latest.as_ref().filter(|latest| latest.kind == SnapshotKind::Auto);
+        self.of_prompt =
+            by_itself.is_some_and(|latest| workspace.with_resolver(&state, |resolver| resolver.is_of_prompt(latest)));
         self.branches = workspace.branches()?;
         self.leases = workspace.leases()?;
         self.interrupted = workspace.interrupted()?;

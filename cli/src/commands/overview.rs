@@ -1,6 +1,6 @@
 //! Bare `ah`: the state of this workspace, and the three commands that make sense next.
 
-use ah_core::{Access, MomentKind, NoticeKind, SnapshotKind, SnapshotRecord, Status};
+use ah_core::{NoticeKind, Status};
 use serde::Serialize;
 
 use crate::app::App;
@@ -31,7 +31,7 @@ pub(crate) fn run(app: &App) -> Outcome {
     let mut next = if status.workspace.is_none() && app.engine()?.is_too_much(&status.root) {
         ELSEWHERE.map(|(command, purpose)| Next { command: command.to_owned(), purpose })
     } else {
-        next(&status, |latest| is_of_prompt(app, latest))
+        next(&status)
     };
     if status.workspace.is_none()
         && let Some(old) = app.engine()?.may_be_moved(&app.cwd)?
@@ -114,19 +114,8 @@ fn write(app: &App, status: &Status, next: &[Next]) -> Result<(), Failure> {
     })
 }
 
-/// Whether the latest snapshot is of what an agent did about the last prompt: not of a person's shell since, say.
-fn is_of_prompt(app: &App, latest: &SnapshotRecord) -> bool {
-    let Ok(workspace) = app.engine().and_then(|engine| engine.workspace(&app.cwd, Access::Existing)) else {
-        return false;
-    };
-    let moment = |reference: &str| workspace.point(reference).ok()?.moment;
-    let by_hook = |kind| !matches!(kind, MomentKind::Manual | MomentKind::Shell);
-    let last = moment(latest.id.as_str()).filter(|last| by_hook(last.record.kind));
-    last.is_some_and(|last| moment("@prompt").is_some_and(|prompt| prompt.session == last.session))
-}
-
 /// The three commands.
-fn next(status: &Status, is_of_prompt: impl FnOnce(&SnapshotRecord) -> bool) -> [Next; 3] {
+fn next(status: &Status) -> [Next; 3] {
     let next = |command: &str, purpose| Next { command: command.to_owned(), purpose };
     if let Some(interrupted) = &status.interrupted {
         return [
@@ -158,7 +147,7 @@ fn next(status: &Status, is_of_prompt: impl FnOnce(&SnapshotRecord) -> bool) -> 
         ];
     }
     // What an agent did is in the latest snapshot already, with what it broke.
-    if status.latest.as_ref().is_some_and(|latest| latest.kind == SnapshotKind::Auto && is_of_prompt(latest)) {
+    if status.of_prompt {
         return [
             next("ah agent fs diff @prompt", "what changed since the last prompt"),
             next("ah timeline", "what happened here"),

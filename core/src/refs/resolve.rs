@@ -139,6 +139,14 @@ impl Resolver<'_> {
         Point { snapshot: snapshot.clone(), moment: moment.cloned(), exact: shown.is_some(), named: false }
     }
 
+    /// Whether a snapshot is of what an agent did about the last prompt.
+    pub(crate) fn is_of_prompt(&self, snapshot: &SnapshotRecord) -> bool {
+        let by_hook = |moment: &Moment| !matches!(moment.record.kind, MomentKind::Manual | MomentKind::Shell);
+        let prompt = || self.point("@prompt").ok()?.moment;
+        let last = self.point_of(snapshot).moment.filter(by_hook);
+        last.is_some_and(|last| prompt().is_some_and(|prompt| prompt.session == last.session))
+    }
+
     fn in_scope(&self, session: &SessionName) -> bool {
         self.only.is_none_or(|only| only == session)
     }

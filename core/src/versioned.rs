@@ -81,10 +81,11 @@ impl<T: Versioned> Doc<T> {
         Ok(None)
     }
 
-    /// Writes a new file and, if that can be, a backup, of which there would be none before it is first changed.
+    /// Writes a new file and, if that can be, a backup, of which there would be none before it is first changed. The backup never says more than the file, which
+    /// is on disk before it begins; that a power cut takes it is nothing to wait for.
     pub(crate) fn save_new(&self, path: &Path) -> Result<()> {
         self.save_plain(path)?;
-        let kept = fsio::replace(&suffixed(path, "bak1"), &self.render()?, Durability::Durable);
+        let kept = fsio::replace_whole(&suffixed(path, "bak1"), &self.render()?);
         // A former one says what is not so any more.
         kept.or_else(|_| Self::forget_backup(path))
     }
@@ -196,7 +197,9 @@ fn rotate(path: &Path) {
 #[cfg(test)]
 mod tests {
     use super::{Doc, Map, Value, Versioned, fsio, suffixed};
+    use crate::crash;
     use serde::{Deserialize, Serialize};
+    use std::cell::RefCell;
 
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct Two {
@@ -268,6 +271,21 @@ mod tests {
         Doc::new(Two { name: "new".into(), note: None }).save_new(&path).unwrap();
         assert_eq!(Doc::<Two>::load(&path).unwrap().unwrap().value.name, "new");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_is_new_is_on_disk_before_its_backup_which_waits_for_no_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        thread_local!(static STEPS: RefCell<Vec<String>> = RefCell::default());
+        assert!(crash::set_hook(|step| {
+            STEPS.with_borrow_mut(|steps| steps.push(step.to_owned()));
+            Ok(())
+        }));
+        let path = dir.path().join("f.json");
+        Doc::new(Two { name: "new".into(), note: None }).save_new(&path).unwrap();
+        let put = ["create", "write", "sync", "rename"].map(|step| format!("replace.{step}"));
+        assert_eq!(STEPS.take(), [&put[..], &["replace.sync-dir".into()], &put].concat());
+        assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(suffixed(&path, "bak1")).unwrap());
     }
 
     #[test]

@@ -123,6 +123,23 @@ pub(crate) fn replace(path: &Path, bytes: &[u8], durability: Durability) -> Resu
 
 /// As [`replace`]; `ready` is called when the new file is written, and not yet in its place.
 pub(crate) fn replace_after(path: &Path, bytes: &[u8], durability: Durability, ready: impl Fn()) -> Result<()> {
+    put(path, bytes, durability, ready)?;
+    let run = || -> io::Result<()> {
+        if durability == Durability::Durable {
+            crash::point("replace.sync-dir")?;
+            sync_dir(path.parent().unwrap_or(Path::new("/")))?;
+        }
+        Ok(())
+    };
+    run().map_err(|e| failed("write", path, &e))
+}
+
+/// As [`replace`] if `Durable`, but for the folder: a power cut may bring the former file back, or none, and never a part of one.
+pub(crate) fn replace_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+    put(path, bytes, Durability::Durable, || ())
+}
+
+fn put(path: &Path, bytes: &[u8], durability: Durability, ready: impl Fn()) -> Result<()> {
     let temp = temp_beside(path);
     let run = || -> io::Result<()> {
         crash::point("replace.create")?;
@@ -135,12 +152,7 @@ pub(crate) fn replace_after(path: &Path, bytes: &[u8], durability: Durability, r
         }
         crash::point("replace.rename")?;
         ready();
-        fs::rename(&temp, path)?;
-        if durability == Durability::Durable {
-            crash::point("replace.sync-dir")?;
-            sync_dir(path.parent().unwrap_or(Path::new("/")))?;
-        }
-        Ok(())
+        fs::rename(&temp, path)
     };
     run().map_err(|e| {
         let _ = fs::remove_file(&temp);

@@ -3,15 +3,14 @@
 //! A file that is damaged, or something else in its place, is read from its newest readable backup. Up to five backups (`<file>.bak1`, the newest, to `.bak5`) are kept.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use ah_plugin_api::{Durability, Error, ErrorKind, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::fsio;
-use crate::text;
+use crate::fsio::{self, suffixed};
 
 const BACKUPS: u32 = 5;
 
@@ -162,9 +161,9 @@ pub(crate) fn load_all<T: Versioned>(folder: &Path) -> Result<(Vec<T>, Vec<Error
         match Doc::load(&path) {
             Ok(doc) => found.extend(doc.map(|doc| doc.value)),
             Err(error) if error.kind == ErrorKind::DataLoss => {
-                let path = text::shell(path.as_os_str());
+                let put_aside = fsio::put_aside(&path);
                 unreadable.push(error.with_hint(format!(
-                    "bring it back from a backup, or do without it, and nothing is kept for it any more: `mv {path} ~`"
+                    "bring it back from a backup, or do without it, and nothing is kept for it any more: `{put_aside}`"
                 )));
             }
             // What cannot be read for a moment is not to be done without.
@@ -177,13 +176,6 @@ pub(crate) fn load_all<T: Versioned>(folder: &Path) -> Result<(Vec<T>, Vec<Error
 /// What was found if all of it could be read; for who must not miss any.
 pub(crate) fn whole<T>((found, unreadable): (Vec<T>, Vec<Error>)) -> Result<Vec<T>> {
     unreadable.into_iter().next().map_or(Ok(found), Err)
-}
-
-fn suffixed(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".");
-    name.push(suffix);
-    path.with_file_name(name)
 }
 
 /// Backups are a convenience: what fails here fails silently, as the file itself is replaced atomically.

@@ -31,8 +31,32 @@ pub(crate) fn failed(what: &str, path: &Path, failure: &io::Error) -> Error {
     if failure.kind() != io::ErrorKind::IsADirectory {
         return error;
     }
-    let hint = format!("a folder is in the place of a file of ours: `mv {} ~`", text::shell(path.as_os_str()));
+    let hint = format!("a folder is in the place of a file of ours: `{}`", put_aside(path));
     Error { kind: ErrorKind::DataLoss, ..error }.with_hint(hint)
+}
+
+/// `path` with a dot and a suffix behind its name.
+pub(crate) fn suffixed(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".");
+    name.push(suffix);
+    path.with_file_name(name)
+}
+
+/// The same, with a number behind that where something is there already.
+pub(crate) fn suffixed_free(path: &Path, suffix: &str) -> PathBuf {
+    let numbered = (2..).map(|n| suffixed(path, &format!("{suffix}-{n}")));
+    let mut names = std::iter::once(suffixed(path, suffix)).chain(numbered);
+    names.find(|name| name.symlink_metadata().is_err()).unwrap_or_default()
+}
+
+/// What [`put_aside`] puts behind the name.
+pub(crate) const UNREAD: &str = "unread";
+
+/// The command by which a person puts aside what cannot be read. It stays beside its place: to get there it need not be read, it takes nobody else's place, and it is known there.
+pub(crate) fn put_aside(path: &Path) -> String {
+    let aside = suffixed_free(path, UNREAD);
+    format!("mv -T {} {}", text::shell(path.as_os_str()), text::shell(aside.as_os_str()))
 }
 
 /// Whether there is no directory at `path`: nothing at all, or something else, such as a symlink, wherever that leads. What cannot be looked at may be one.

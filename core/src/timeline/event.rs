@@ -151,9 +151,9 @@ pub enum EventBody {
         /// How many bytes.
         bytes: u64,
     },
-    /// The end of this session's timeline was lost: it was written, and was not there any more when this was. What a lost line pinned does not look so.
+    /// The end of this session's timeline was lost, or all of it put aside unread: it was written, and was not there any more when this was. What a lost line pinned does not look so.
     LinesLost {
-        /// The number of the last line that was lost.
+        /// The number of the last line that was lost; of what was put aside, the last that was given.
         last: u64,
     },
     /// `gc` has listed again what the providers still have of that, and pinned what may have been.

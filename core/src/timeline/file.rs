@@ -15,6 +15,20 @@ use crate::timeline::{FaultKind, TimelineFault, line};
 
 const BLOCK: u64 = 4096;
 
+/// Whether a timeline that could not be read was put aside ([`fsio::put_aside`]), and no line of the one in its place says so yet.
+pub(super) fn is_put_aside(path: &Path) -> bool {
+    fsio::suffixed(path, fsio::UNREAD).symlink_metadata().is_ok()
+}
+
+/// Takes note that a line says so by now, which survives a power cut. If that fails, another line will.
+pub(super) fn forget_put_aside(path: &Path) {
+    // The file in which that line is may be new.
+    let is_there = path.parent().is_some_and(|folder| fsio::sync_dir(folder).is_ok());
+    if is_there {
+        let _ = std::fs::rename(fsio::suffixed(path, fsio::UNREAD), fsio::suffixed_free(path, "lost"));
+    }
+}
+
 /// Opens a file of ours: what else is in its place neither holds anybody up, nor leads anywhere, nor is written to.
 fn opened(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let file = options.custom_flags(NOFOLLOW_NONBLOCK).open(path)?;
@@ -184,6 +198,13 @@ impl Contents {
     pub(super) fn lacks(&self, session: &SessionName, last: u64) -> Option<TimelineFault> {
         let has = self.events.iter().any(|event| event.seq >= last);
         (!has && !self.is_last_damaged).then(|| lines_lost(session, self.lines + 1, last))
+    }
+
+    /// That all is missing that was put aside.
+    pub(super) fn lacks_what_is_aside(&self, session: &SessionName, path: &Path) -> TimelineFault {
+        let aside = fsio::suffixed(path, fsio::UNREAD);
+        let reason = format!("what was there lies unread in {}", aside.display());
+        TimelineFault { session: session.clone(), kind: FaultKind::End, line: self.lines + 1, reason, way_out: None }
     }
 }
 

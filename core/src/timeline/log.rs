@@ -3,6 +3,9 @@
 //! Each event bears a number. The next one is the greater of what `head` says and of the last line of the session that is written to,
 //! plus one: `head` is a small cache, written without sync, and rebuilt from the ends of all timelines when it is lost.
 //!
+//! A timeline that cannot be read is put aside by a person, as `timeline.jsonl.unread`. As long as that is there, lines are missing, whatever `head` says: the next
+//! line says so, and then it is renamed to `timeline.jsonl.lost`.
+//!
 //! What could not be put on a timeline when it happened (`moments/unlisted`) comes before whatever is put on one next.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,13 +56,13 @@ fn unread(error: &Error) -> String {
 
 /// What to do about it. What the disk does not give again can be done without; what is only closed, or cannot be read for a moment, is not to be.
 fn way_out(file: &Path, why: ErrorKind) -> String {
-    let file = text::shell(file.as_os_str());
     match why {
         ErrorKind::PermissionDenied | ErrorKind::ResourceExhausted => {
-            format!("see that it is a file that you can read: `ls -l {file}`")
+            format!("see that it is a file that you can read: `ls -l {}`", text::shell(file.as_os_str()))
         }
         _ => format!(
-            "bring its timeline back from a backup, or do without it: `mv {file} ~`, then `ah agent fs gc` lists again the snapshots that there are, and pins what may have been pinned"
+            "bring its timeline back from a backup, or do without it: `{}`, then `ah agent fs gc` lists again the snapshots that there are, and pins what may have been pinned",
+            fsio::put_aside(file)
         ),
     }
 }
@@ -197,11 +200,15 @@ impl Log<'_> {
     ) -> Result<(Vec<Event>, u64)> {
         self.make_session(session)?;
         let path = self.path(session);
+        // In this order: what is put aside meanwhile is for the next one to tell.
+        let is_put_aside = file::is_put_aside(&path);
+        let durability = if is_put_aside { Durability::Durable } else { durability };
         let (mut timeline, tail) = TimelineFile::open(&path)?;
         head.seq = head.seq.max(tail.last_seq.unwrap_or(0));
         let lost = head.end(session).filter(|last| tail.last_seq.is_none_or(|seq| seq < *last));
         // That what comes last is not the newest may have other reasons; it is seldom, and then looked at with care.
         let lost = match lost {
+            _ if is_put_aside => Some(head.seq),
             Some(last) => file::read(&path, session)?.lacks(session, last).map(|_| last),
             None => None,
         };
@@ -224,6 +231,9 @@ impl Log<'_> {
         let len = timeline.len();
         let events = self.append_all(&mut timeline, session, durability, head, bodies);
         let events = events.inspect_err(|_| timeline.take_back(len))?;
+        if is_put_aside {
+            file::forget_put_aside(&path);
+        }
         if let Some(last) = events.last() {
             head.note_end(session, last.seq, durability == Durability::Durable);
         }
@@ -296,6 +306,8 @@ impl Log<'_> {
                 continue;
             }
             let path = self.path(&session);
+            // Before, as a line may say so meanwhile.
+            let was_put_aside = file::is_put_aside(&path);
             let mut contents = match file::read(&path, &session) {
                 Ok(contents) => contents,
                 // What one session's says, others do not need.
@@ -322,7 +334,11 @@ impl Log<'_> {
                     }),
                 }
             }
-            report.faults.extend(head.end(&session).and_then(|last| contents.lacks(&session, last)));
+            // And behind, as it may have been put aside meanwhile.
+            report.faults.extend(match was_put_aside || file::is_put_aside(&path) {
+                true => Some(contents.lacks_what_is_aside(&session, &path)),
+                false => head.end(&session).and_then(|last| contents.lacks(&session, last)),
+            });
             report.events.append(&mut contents.events);
             report.faults.append(&mut contents.faults);
             lost.append(&mut contents.lost);
@@ -343,7 +359,11 @@ impl Log<'_> {
         // In this order, as in [`Self::read`].
         let head = self.ends();
         for session in session::names(&self.folder)? {
-            let Some(mut own) = file::read_since(&self.path(&session), &session, seq)? else { return Ok(None) };
+            let path = self.path(&session);
+            if file::is_put_aside(&path) {
+                return Ok(None);
+            }
+            let Some(mut own) = file::read_since(&path, &session, seq)? else { return Ok(None) };
             events.append(&mut own);
         }
         let is_there = |session: &SessionName, last| {
@@ -436,7 +456,8 @@ mod tests {
         const EMFILE: i32 = 24;
         let is_given_up = |errno| {
             let error = Error::from_io("cannot read it", &io::Error::from_raw_os_error(errno));
-            way_out(Path::new("/sessions/s/timeline.jsonl"), error.kind).contains("mv /sessions/s/timeline.jsonl ~")
+            way_out(Path::new("/s/timeline.jsonl"), error.kind)
+                .contains("mv -T /s/timeline.jsonl /s/timeline.jsonl.unread")
         };
         assert!(is_given_up(EIO) && !is_given_up(EACCES) && !is_given_up(EMFILE));
     }

@@ -133,7 +133,8 @@ fn nothing_goes_while_it_cannot_be_read_what_a_view_or_a_branch_needs() {
         let _ = std::fs::remove_file(file.with_extension("json.bak1"));
         // What that needs is all that keeps it.
         let lost = |error: ah_core::Error| {
-            let told = error.message.contains(file.to_str().unwrap()) && error.hint.unwrap().contains("`mv ");
+            let way_out = format!("`mv -T {0} {0}.unread`", file.display());
+            let told = error.message.contains(file.to_str().unwrap()) && error.hint.unwrap().contains(&way_out);
             assert!(told && error.kind == ErrorKind::DataLoss, "{}", error.message);
         };
         auto(&lab, 15 * 86_400);

@@ -11,6 +11,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::Ordering;
 
 /// Puts something else in the place of a file.
@@ -303,7 +304,8 @@ fn a_timeline_that_the_disk_does_not_give_can_be_done_without() {
         [remove().unwrap_err(), workspace.to_forget().unwrap_err(), workspace.prune(&by, &mut |_| Ok(())).unwrap_err()];
     let told = workspace.engine().take_notices().into_iter().map(|notice| notice.hint);
     for hint in refused.into_iter().map(|error| error.hint).chain(told) {
-        assert!(hint.as_ref().is_some_and(|hint| hint.contains(&format!("mv {} ~", other.display()))), "{hint:?}");
+        let way_out = format!("`mv -T {0} {0}.unread`", other.display());
+        assert!(hint.as_ref().is_some_and(|hint| hint.contains(&way_out)), "{hint:?}");
     }
     fs::rename(&other, lab.top.join("aside")).unwrap();
     lab.open().gc(&GcOptions::default()).unwrap();
@@ -313,6 +315,54 @@ fn a_timeline_that_the_disk_does_not_give_can_be_done_without() {
     workspace.edit(first.as_str(), &EditOptions { keep: Some(false), label: None }).unwrap();
     remove().unwrap();
     assert_eq!(listed().into_iter().map(|snapshot| snapshot.id).collect::<Vec<_>>(), [others]);
+}
+
+#[test]
+fn what_a_timeline_that_was_put_aside_may_have_pinned_stays_whatever_is_known_of_its_end() {
+    for is_told_late in [false, true] {
+        let mut lab = Lab::new();
+        let in_session = |lab: &mut Lab, name: &str| lab.settings.session = Some(SessionName::new(name).unwrap());
+        let first = lab.step("a", "1").id;
+        in_session(&mut lab, "other");
+        let pinned = lab.step("a", "2").id;
+        lab.open().edit(pinned.as_str(), &EditOptions { keep: Some(true), label: None }).unwrap();
+        // So many that nobody notes any more where that one ended.
+        for name in ["b", "c", "d", "e", "f", "g", "h", "i"] {
+            in_session(&mut lab, name);
+            lab.step("a", name);
+        }
+        lab.settings.session = None;
+        let other = lab.folder().join("sessions/other/timeline.jsonl");
+        // What takes its place may come to the same.
+        for aside in ["unread", "unread-2"] {
+            displace(&other, folder);
+            let refused = lab.open().rm(&[first.to_string()], &RmOptions::default()).unwrap_err();
+            let way_out = refused.hint.unwrap().split('`').nth(1).unwrap().to_owned();
+            assert!(Command::new("sh").args(["-c", &way_out]).status().unwrap().success(), "{way_out}");
+            assert!(other.with_extension(format!("jsonl.{aside}")).is_dir(), "{way_out}");
+        }
+        let by = PruneOptions { policy: Some("keep-last=1".into()), ..PruneOptions::default() };
+        let prune = || lab.open().prune(&by, &mut |_| Ok(()));
+        assert_eq!(prune().unwrap_err().kind, ErrorKind::FailedPrecondition);
+        if is_told_late {
+            in_session(&mut lab, "other");
+            lab.step("a", "3");
+            lab.settings.session = None;
+        }
+        let prune = || lab.open().prune(&by, &mut |_| Ok(()));
+        assert_eq!(prune().unwrap_err().kind, ErrorKind::FailedPrecondition);
+        let gc = || lab.open().gc(&GcOptions::default()).unwrap();
+        assert_eq!(gc().failures, [""; 0]);
+        let all = lab.open().snapshots(&SnapshotFilter::default()).unwrap();
+        assert_eq!(all.len(), 10 + usize::from(is_told_late));
+        assert!(all[..10].iter().all(|snapshot| snapshot.kept), "{all:?}");
+        // From then on all is as ever.
+        lab.step("a", "4");
+        lab.step("a", "5");
+        assert!(prune().unwrap().removed >= 1);
+        assert!(gc().actions.iter().all(|action| !action.contains("pinned")));
+        assert!(other.with_extension("jsonl.lost").is_dir());
+    }
 }
 
 #[test]

@@ -54,16 +54,16 @@ fn unread(error: &Error) -> String {
     error.causes.iter().fold(error.message.clone(), |text, cause| format!("{text}: {cause}"))
 }
 
-/// What to do about it. What the disk does not give again can be done without; what is only closed, or cannot be read for a moment, is not to be.
-fn way_out(file: &Path, why: ErrorKind) -> String {
-    match why {
-        ErrorKind::PermissionDenied | ErrorKind::ResourceExhausted => {
-            format!("see that it is a file that you can read: `ls -l {}`", text::shell(file.as_os_str()))
-        }
-        _ => format!(
+/// What to do about it. What the disk does not give again, or is no file, can be done without; what is only closed, or cannot be read for a moment, is not to be.
+fn way_out(file: &Path, why: &Error) -> String {
+    let is_no_file = file.symlink_metadata().is_ok_and(|there| !there.is_file());
+    if is_no_file || why.is_unreadable() {
+        format!(
             "bring its timeline back from a backup, or do without it: `{}`, then `ah agent fs gc` lists again the snapshots that there are, and pins what may have been pinned",
             fsio::put_aside(file)
-        ),
+        )
+    } else {
+        format!("see that it is a file that you can read: `ls -l {}`", text::shell(file.as_os_str()))
     }
 }
 
@@ -312,7 +312,7 @@ impl Log<'_> {
                 Ok(contents) => contents,
                 // What one session's says, others do not need.
                 Err(error) => {
-                    let (kind, way_out) = (FaultKind::File, Some(way_out(&path, error.kind)));
+                    let (kind, way_out) = (FaultKind::File, Some(way_out(&path, &error)));
                     report.faults.push(TimelineFault { session, kind, line: 1, reason: unread(&error), way_out });
                     continue;
                 }
@@ -446,19 +446,32 @@ impl Log<'_> {
 mod tests {
     use super::way_out;
     use ah_plugin_api::Error;
+    use rustix::io::Errno;
     use std::io;
-    use std::path::Path;
 
     #[test]
     fn a_timeline_that_can_be_read_again_is_not_to_be_done_without() {
-        const EIO: i32 = 5;
-        const EACCES: i32 = 13;
-        const EMFILE: i32 = 24;
-        let is_given_up = |errno| {
-            let error = Error::from_io("cannot read it", &io::Error::from_raw_os_error(errno));
-            way_out(Path::new("/s/timeline.jsonl"), error.kind)
-                .contains("mv -T /s/timeline.jsonl /s/timeline.jsonl.unread")
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("timeline.jsonl");
+        let is_given_up = |errno: Errno| {
+            let error = Error::from_io("cannot read it", &io::Error::from(errno));
+            way_out(&path, &error).contains(&format!("mv -T {0} {0}.unread", path.display()))
         };
-        assert!(is_given_up(EIO) && !is_given_up(EACCES) && !is_given_up(EMFILE));
+        std::fs::write(&path, "").unwrap();
+        let passing = [
+            Errno::ACCESS,
+            Errno::MFILE,
+            Errno::TIMEDOUT,
+            Errno::NOTCONN,
+            Errno::AGAIN,
+            Errno::BUSY,
+            Errno::STALE,
+            Errno::INTR,
+        ];
+        assert_eq!(passing.into_iter().filter(|errno| is_given_up(*errno)).collect::<Vec<_>>(), []);
+        assert!([Errno::IO, Errno::UCLEAN, Errno::BADMSG].into_iter().all(is_given_up));
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(temp.path(), &path).unwrap();
+        assert!(is_given_up(Errno::LOOP));
     }
 }

@@ -57,7 +57,10 @@ impl Workspace {
         prepare(&self.engine, &file)?;
         let looked_at = force || before.0 == BranchState::Making;
         let home = self.engine.home();
-        match self.mark_removing(&mut file) {
+        let registry = self.engine.lock_registry()?;
+        let marked = self.mark_removing(&mut file, &registry);
+        drop(registry);
+        match marked {
             Err(error) if lacks_room(&error) => self.take_away_unmarked(&file, &served, looked_at)?,
             Err(error) => {
                 // The record may say so by now.
@@ -152,12 +155,11 @@ impl Workspace {
         }
     }
 
-    /// Writes down that this process takes a branch away. Who is about to make a branch of it has done so then, or sees this.
-    pub(crate) fn mark_removing(&self, file: &mut BranchFile) -> Result<()> {
+    /// Writes down that this process takes a branch away, with the registry locked. Who is about to make a branch of it has done so then, or sees this.
+    pub(crate) fn mark_removing(&self, file: &mut BranchFile, _registry: &Lock) -> Result<()> {
         file.record.state = BranchState::Removing;
         file.maker = Holder::me();
         let home = self.engine.home();
-        let _lock = self.engine.lock_registry()?;
         home.with_reserve(|| file.save(home))
     }
 
@@ -267,10 +269,10 @@ impl Workspace {
 
     /// After a removal that failed.
     fn leave_as_it_was(&self, mut file: BranchFile, before: (BranchState, Holder), was_in_place: bool) {
-        if was_in_place {
+        if was_in_place && before.0 != BranchState::Removing {
             return self.take_back(file, before);
         }
-        // Nothing of it was there to be taken away.
+        // Nothing of it was there to be taken away, or some of it may be gone already.
         (file.record.state, file.maker) = before;
         let _ = file.save(self.engine.home());
     }

@@ -138,7 +138,8 @@ impl Workspace {
             return Ok(());
         }
         if file.record.state == BranchState::Removing {
-            self.mark_removing(&mut file)?;
+            let registry = self.engine.lock_registry()?;
+            self.mark_removing(&mut file, &registry)?;
         }
         // Somebody may have worked in it since its removal was cut short.
         if file.record.state == BranchState::Removing

@@ -276,12 +276,12 @@ fn gc_takes_away_what_a_killed_process_was_making() {
 }
 
 /// What is written down of a branch.
-fn record(lab: &Lab, branch: &BranchRecord) -> PathBuf {
+pub(crate) fn record(lab: &Lab, branch: &BranchRecord) -> PathBuf {
     lab.settings.home.join(format!("branches/{}.json", branch.id))
 }
 
 /// As if a process had been killed while it made or removed the branch.
-fn killed(lab: &Lab, branch: &BranchRecord, state: &str) {
+pub(crate) fn killed(lab: &Lab, branch: &BranchRecord, state: &str) {
     let file = record(lab, branch);
     let mut value: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
     value["state"] = state.into();

@@ -1,18 +1,21 @@
 //! Files of the state that cannot be read: damaged, or something else in their place. What has a second copy, or is a cache, stops nothing, and of the rest is told.
 
+use crate::branches::{killed, record};
 use crate::lab::{Lab, kinds};
 use ah_core::{
-    Access, BranchId, BranchOptions, EditOptions, ErrorKind, FaultKind, GcOptions, NoticeKind, PruneOptions,
-    RestoreOptions, RmOptions, SessionName, SnapshotFilter, SnapshotOptions, TimelineFilter, UndoOptions,
+    Access, BranchId, BranchOptions, BranchState, EditOptions, ErrorKind, FaultKind, GcOptions, NoticeKind,
+    PruneOptions, RestoreOptions, RmOptions, SessionName, SnapshotFilter, SnapshotOptions, TimelineFilter, UndoOptions,
 };
 use ah_plugin_api::Durability;
 use nix::sys::stat::Mode;
+use rustix::fs::{FlockOperation, flock};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Puts something else in the place of a file.
 fn displace(path: &Path, by: impl FnOnce(&Path)) {
@@ -157,6 +160,29 @@ fn a_branch_whose_removal_cannot_be_written_down_whole_stays_what_it_was() {
     assert_eq!(lab.open().find_branch("b").unwrap(), branch);
     assert_eq!(lab.open().gc(&GcOptions::default()).unwrap().failures, [""; 0]);
     fs::remove_dir_all(&backup).unwrap();
+    lab.open().remove_branch("b", true).unwrap();
+}
+
+#[test]
+fn a_branch_that_is_half_removed_stays_that_where_the_rest_cannot_be_removed_or_nothing_be_written() {
+    let mut lab = Lab::new();
+    lab.settings.patience = Duration::ZERO;
+    lab.step("a", "1");
+    let branch = lab.open().branch(&BranchOptions { name: Some("b".into()), ..BranchOptions::default() }).unwrap();
+    killed(&lab, &branch, "removing");
+    lab.fake.destroys_fail.store(true, Ordering::Relaxed);
+    lab.open().remove_branch("b", true).unwrap_err();
+    assert_eq!(lab.open().find_branch("b").unwrap().state, BranchState::Removing);
+    lab.fake.destroys_fail.store(false, Ordering::Relaxed);
+
+    killed(&lab, &branch, "removing");
+    let before = fs::read(record(&lab, &branch)).unwrap();
+    let workspace = lab.open();
+    let registry = fs::File::create(lab.settings.home.join("lock")).unwrap();
+    flock(&registry, FlockOperation::LockExclusive).unwrap();
+    assert_eq!(workspace.remove_branch("b", true).unwrap_err().kind, ErrorKind::Busy);
+    drop(registry);
+    assert_eq!(fs::read(record(&lab, &branch)).unwrap(), before);
     lab.open().remove_branch("b", true).unwrap();
 }
 

@@ -38,12 +38,15 @@ impl Planner<'_> {
     }
 
     /// What is said where something is not what its provider told of it in the safety snapshot, though nothing was done to it since, nor was a directory above it replaced. None: somebody may
-    /// have changed it.
-    pub(super) fn told_wrong(&self, path: &RelPath, found: &Found) -> Option<String> {
+    /// have changed it, or its time is another one, too: what was written to it and never came to the disk is gone with its time, and what a mount put over it has its own.
+    pub(super) fn told_wrong(&self, path: &RelPath, before: &Entry, found: &Found) -> Option<String> {
         let long_before = self.wish.safety.created.as_nanos() - LONG;
         let is_old = |found: &Found| found.ctime.max(found.mtime).as_nanos() < long_before;
         let mut above = std::iter::successors(path.parent(), RelPath::parent);
-        if !is_old(found) || !above.all(|dir| matches!(self.tree.stat(&dir), Ok(Some(dir)) if is_old(&dir))) {
+        if found.mtime != before.mtime
+            || !is_old(found)
+            || !above.all(|dir| matches!(self.tree.stat(&dir), Ok(Some(dir)) if is_old(&dir)))
+        {
             return None;
         }
         let name = self.wish.safety_shelf.unwrap_or(self.ground.shelf).provider.describe().name;

@@ -379,7 +379,7 @@ impl<'a> Planner<'a> {
                 Ok(Some(found)) if found.kind == EntryKind::Dir => {
                     let mode_differs = found.mode != after.mode;
                     if mode_differs && found.mode != before.mode {
-                        let why = self.told_wrong(path, &found);
+                        let why = self.told_wrong(path, before, &found);
                         self.conflict(path, why.unwrap_or_else(|| MODE_AFTER.to_owned()));
                     } else if mode_differs || (self.wish.exact_times && found.mtime != after.mtime) {
                         self.plan.attributes.push(step(Some(found)));
@@ -451,7 +451,7 @@ impl<'a> Planner<'a> {
         {
             return Ok(Seen::Done);
         }
-        let not_given = self.not_given(path, before)?.or_else(|| self.told_wrong(path, &found));
+        let not_given = self.not_given(path, before)?.or_else(|| self.told_wrong(path, before, &found));
         let is_given = not_given.is_none();
         let why = not_given.unwrap_or_else(|| CHANGED_AFTER.to_owned());
         if self.wish.force && found.kind != EntryKind::Dir && found.kind != EntryKind::Special {

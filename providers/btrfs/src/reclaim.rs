@@ -36,11 +36,9 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
         return converted.map(|converted| Reclaimed { actions, ..converted });
     };
     if let Some(target) = place.target {
-        if let Some(made) = depot.folder("made")? {
-            let count = Views::new(made).forget(target, &request.forgotten)?;
-            if count > 0 {
-                actions.push(format!("forgot {} that nobody asked for any more", counted(count, "view", "views")));
-            }
+        let count = Views::in_folder(place.store)?.forget(target, &request.forgotten)?;
+        if count > 0 {
+            actions.push(format!("forgot {} that nobody asked for any more", counted(count, "view", "views")));
         }
         actions.extend(made::reclaim(&depot, target, &request.forgotten, &mounted, cx)?);
     }

@@ -99,7 +99,7 @@ impl Shelf {
         {
             return Ok(None);
         }
-        if self.is_viewed(id)? { Err(busy("is shown by a view")) } else { Ok(Some(folder)) }
+        if self.views.of(id)? > 0 { Err(busy("is shown by a view")) } else { Ok(Some(folder)) }
     }
 
     /// On a disk that is too full for a rename: what frees it has to work there. The folder is locked.

@@ -83,7 +83,9 @@ pub(crate) fn take(store: &Dir, workspace: &Dir, request: &SnapshotRequest, cx: 
     }
     if let Err(error) = check_shows(folder.as_fd(), &record, workspace) {
         // Should that fail too, the error at hand is the one to tell.
-        let _ = Shelf { depot, snapshots }.put_away(&request.id, &folder, cx);
+        if let Ok(Some(shelf)) = Shelf::open(store) {
+            let _ = shelf.put_away(&request.id, &folder, cx);
+        }
         return Err(error);
     }
     record.snapshot(true)
@@ -173,13 +175,16 @@ pub(crate) fn has_tree(folder: BorrowedFd<'_>) -> Result<bool> {
 pub(crate) struct Shelf {
     pub(crate) depot: Depot,
     pub(crate) snapshots: OwnedFd,
+    /// Which of them are shown. In the store, for it is not on the disk that is shown where that one is in trouble.
+    pub(crate) views: Views,
 }
 
 impl Shelf {
     /// Those of a store; none if nothing was ever taken.
     pub(crate) fn open(store: &Dir) -> Result<Option<Self>> {
         let Some(depot) = Depot::find(store)? else { return Ok(None) };
-        Ok(depot.folder("snapshots")?.map(|snapshots| Self { depot, snapshots }))
+        let Some(snapshots) = depot.folder("snapshots")? else { return Ok(None) };
+        Ok(Some(Self { depot, snapshots, views: Views::in_folder(store)? }))
     }
 
     /// The one of that reference in a store.
@@ -298,18 +303,6 @@ impl Shelf {
             path.push(record.rel.as_path());
         }
         path
-    }
-
-    /// The records of views.
-    pub(crate) fn views(&self) -> Result<Views> {
-        self.depot.made_folder("made").map(Views::new)
-    }
-
-    pub(crate) fn is_viewed(&self, id: &SnapshotId) -> Result<bool> {
-        match self.depot.folder("made")? {
-            Some(made) => Ok(Views::new(made).of(id)? > 0),
-            None => Ok(false),
-        }
     }
 }
 

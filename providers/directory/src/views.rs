@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use ah_plugin_api::{Dir, Error, ErrorKind, FileName, Reference, Result, SnapshotId};
-use rustix::fs::AtFlags;
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::{How, Process, Use, boot_id, failed, look, names};
@@ -27,10 +27,14 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(20);
 
 impl Views {
-    /// Those in an open folder, in which nothing else begins with `view-`.
-    #[must_use]
-    pub fn new(folder: OwnedFd) -> Self {
-        Self(folder)
+    /// Those in a folder, in which nothing else begins with `view-`.
+    ///
+    /// # Errors
+    /// If it cannot be opened.
+    pub fn in_folder(folder: &Dir) -> Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = rustix::fs::openat(folder, c".", flags, Mode::empty());
+        folder.map(Self).map_err(|errno| failed("cannot open the folder of views", errno))
     }
 
     /// Writes down that `snapshot` is shown as `name` in `target`, although nothing is made there.
@@ -50,7 +54,7 @@ impl Views {
             Err(Errno::NOENT) => {}
             Err(errno) => return Err(fail(errno)),
         }
-        let reference = reference(target, name)?;
+        let reference = Self::reference(target, name)?;
         let record = format!("{}/{snapshot}", boot_id());
         for _ in 0..2 {
             match rustix::fs::symlinkat(&record, &self.0, reference.as_str()) {
@@ -64,6 +68,28 @@ impl Views {
         Err(taken())
     }
 
+    /// What a view is known by, which is its record's name: which folder (an inode number is used again, but not with the same birth time) and
+    /// which name in it. Two different ones that come out the same only make the second view wait for the first.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn reference(target: &Dir, name: &FileName) -> Result<Reference> {
+        let stat = look(target, b"").map_err(|errno| failed("cannot look at the target folder", errno))?;
+        let mut key = Vec::with_capacity(64);
+        key.extend(stat.stx_ino.to_le_bytes());
+        key.extend(stat.stx_btime.tv_sec.to_le_bytes());
+        key.extend(stat.stx_btime.tv_nsec.to_le_bytes());
+        key.extend(name.as_bytes());
+        let mut text = String::from(PREFIX);
+        // Twice 64 bits of FNV-1a, from two beginnings: names are chosen by the caller, who would only be in their own way.
+        for basis in [0xcbf2_9ce4_8422_2325_u64, 0x9e37_79b9_7f4a_7c15] {
+            let hash = key.iter().fold(basis, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+            // Writing to a string does not fail.
+            let _ = write!(text, "{hash:016x}");
+        }
+        Reference::new(text)
+    }
+
     /// Takes a record away. One that is not there is gone already.
     ///
     /// # Errors
@@ -75,6 +101,8 @@ impl Views {
         }
         match rustix::fs::unlinkat(&self.0, view.as_str(), AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
+            // Where nothing can be removed, the kernel says so before it looks.
+            Err(Errno::ROFS) if matches!(look(&self.0, view.as_str().as_bytes()), Err(Errno::NOENT)) => Ok(()),
             Err(errno) => Err(failed("cannot take the view away", errno)),
         }
     }
@@ -110,7 +138,7 @@ impl Views {
     pub fn forget(&self, target: &Dir, forgotten: &[FileName]) -> Result<usize> {
         let mut count = 0;
         for name in forgotten {
-            let reference = reference(target, name)?;
+            let reference = Self::reference(target, name)?;
             if look(&self.0, reference.as_str().as_bytes()).is_ok() {
                 self.remove(&reference)?;
                 count += 1;
@@ -147,25 +175,6 @@ fn is_reference(text: &str) -> bool {
     text.strip_prefix(PREFIX).is_some_and(|rest| rest.len() == 32 && rest.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-/// The record's name: which folder (an inode number is used again, but not with the same birth time) and which name in it. Two different
-/// ones that come out the same only make the second view wait for the first.
-fn reference(target: &Dir, name: &FileName) -> Result<Reference> {
-    let stat = look(target, b"").map_err(|errno| failed("cannot look at the target folder", errno))?;
-    let mut key = Vec::with_capacity(64);
-    key.extend(stat.stx_ino.to_le_bytes());
-    key.extend(stat.stx_btime.tv_sec.to_le_bytes());
-    key.extend(stat.stx_btime.tv_nsec.to_le_bytes());
-    key.extend(name.as_bytes());
-    let mut text = String::from(PREFIX);
-    // Twice 64 bits of FNV-1a, from two beginnings: names are chosen by the caller, who would only be in their own way.
-    for basis in [0xcbf2_9ce4_8422_2325_u64, 0x9e37_79b9_7f4a_7c15] {
-        let hash = key.iter().fold(basis, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-        // Writing to a string does not fail.
-        let _ = write!(text, "{hash:016x}");
-    }
-    Reference::new(text)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,7 +187,7 @@ mod tests {
             Dir::open(temp.path().join(name)).unwrap()
         };
         let (folder, target) = (dir("views"), dir("target"));
-        let views = Views::new(folder.as_fd().try_clone_to_owned().unwrap());
+        let views = Views::in_folder(&folder).unwrap();
         let (a, b) = (SnapshotId::new("a").unwrap(), SnapshotId::new("b").unwrap());
         let name = |text: &str| FileName::new(text).unwrap();
         let first = views.add(&target, &name("v"), &a).unwrap();
@@ -194,7 +203,7 @@ mod tests {
         std::fs::write(target.path().join("there"), "").unwrap();
         assert_eq!(views.add(&target, &name("there"), &a).unwrap_err().kind, ErrorKind::AlreadyExists);
         // As it would be after a power cut.
-        let old = reference(&target, &name("v")).unwrap();
+        let old = Views::reference(&target, &name("v")).unwrap();
         std::os::unix::fs::symlink("another-boot/a", folder.path().join(old.as_str())).unwrap();
         assert_eq!(views.of(&a).unwrap(), 0);
         assert_eq!(views.add(&target, &name("v"), &b).unwrap(), old);

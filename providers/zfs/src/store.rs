@@ -171,9 +171,7 @@ impl<'a> Store<'a> {
 
     /// The views of this store.
     pub(crate) fn views(&self) -> Result<Views> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let folder = rustix::fs::openat(self.0, c".", flags, Mode::empty());
-        Ok(Views::new(folder.map_err(|errno| failed("cannot open the store", errno))?))
+        Views::in_folder(self.0)
     }
 
     /// The names of all files, in byte order.

@@ -4,7 +4,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use ah_plugin_api::{Dir, Error, ErrorKind, RelPath, Result};
-use ah_provider_directory::{Mounts, climb, climb_by_other_mounts, failed, has_capability, in_first_user_namespace};
+use ah_provider_directory::{
+    Mounts, climb, climb_by_other_mounts, failed, has_capability, in_first_user_namespace, is_known_here,
+};
 use rustix::fs::{Mode, OFlags, Statx};
 
 use crate::sys;
@@ -78,7 +80,8 @@ impl Subvolume {
 
     /// Whether this process may make snapshots of it: who owns its root, or may do as owners do.
     pub(crate) fn is_own(&self) -> bool {
-        rustix::process::geteuid().as_raw() == self.stat.stx_uid || has_capability(CAP_FOWNER)
+        let owner = self.stat.stx_uid;
+        rustix::process::geteuid().as_raw() == owner || (has_capability(CAP_FOWNER) && is_known_here(owner))
     }
 
     /// What a snapshot holds beyond the workspace, for a person.

@@ -41,7 +41,7 @@ pub use climb::{Climbed, climb, climb_by_other_mounts, path_of};
 pub use compare::{Comparison, Side, Touched};
 pub use copy::{Copier, TICK, changed};
 pub use entry::{MASK, entry_of, failed, look, mount_of, names};
-pub use mounts::{KeptMounts, Mount, Mounts, boot_id, has_capability, in_first_user_namespace};
+pub use mounts::{KeptMounts, Mount, Mounts, boot_id, has_capability, in_first_user_namespace, is_known_here};
 pub use percent::unescape;
 pub use processes::{How, Process, Use};
 pub use remove::{Plain, Special, open_to_remove, open_up, remove_contents, remove_entry, set_mode};

@@ -201,6 +201,24 @@ pub fn in_first_user_namespace() -> bool {
     std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| map.split_whitespace().eq(["0", "0", "4294967295"]))
 }
 
+/// Whether a file's owner, as it is told here, is known in this process's user namespace: its capabilities count for the files of nobody else.
+#[must_use]
+pub fn is_known_here(uid: u32) -> bool {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    // Everybody else is told as this one.
+    let stranger = read("/proc/sys/kernel/overflowuid").trim().parse().unwrap_or(65534);
+    in_first_user_namespace() || (uid != stranger && is_mapped(&read("/proc/self/uid_map"), uid))
+}
+
+/// Whether an id is one on the left side of such a table: the first of them, what it is outside, how many.
+fn is_mapped(table: &str, id: u32) -> bool {
+    let mut lines = table.lines().map(|line| line.split_whitespace().map(|field| field.parse::<u32>().ok()));
+    lines.any(|mut fields| match (fields.next().flatten(), fields.nth(1).flatten()) {
+        (Some(first), Some(count)) => id.checked_sub(first).is_some_and(|at| at < count),
+        _ => false,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -231,6 +249,14 @@ nonsense";
         for number in 0..64 {
             assert_eq!(has_capability(number), bits & (1 << number) != 0, "{number}");
         }
+    }
+
+    #[test]
+    fn an_owner_is_known_by_the_table_of_ids() {
+        let table = "         0       1000          1\n      1000     100000      65536\n";
+        let known = [0, 1, 999, 1000, 66535, 66536].map(|id| is_mapped(table, id));
+        assert_eq!(known, [true, false, false, true, true, false]);
+        assert!(!is_mapped("", 0));
     }
 
     #[test]

@@ -275,7 +275,8 @@ impl Keeper {
         let place = Place::new(&store).with_target(&workshop);
         match (&record.inner, record.made) {
             (Some(view), Made::View) => {
-                provider.unmount(&place, &UnmountRequest { view: view.clone() }, cx)?;
+                // There was no way to it but the mount that is gone.
+                provider.unmount(&place, &UnmountRequest { view: view.clone(), unused: true }, cx)?;
             }
             (Some(clone), Made::Clone) => {
                 provider.destroy(&place, &DestroyRequest::Clone(clone.clone()), cx)?;

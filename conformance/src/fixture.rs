@@ -281,7 +281,7 @@ impl Fixture {
     }
 
     pub(crate) fn unmount(&self, view: &View) -> Check {
-        let request = UnmountRequest { view: view.reference.clone() };
+        let request = UnmountRequest { view: view.reference.clone(), unused: false };
         self.provider.unmount(&self.place_without_workspace(), &request, &Context::quiet())?;
         Ok(())
     }

@@ -357,7 +357,7 @@ fn with_limit<T: Send + 'static>(
 /// Gives back what a case has mounted, and fails if mounts stay all the same.
 fn finish(f: &Fixture) -> Check {
     for view in f.provider().views() {
-        let request = UnmountRequest { view };
+        let request = UnmountRequest { view, unused: false };
         match f.provider().unmount(&f.place_without_workspace(), &request, &Context::quiet()) {
             Ok(_) => {}
             Err(error) if error.kind == ErrorKind::NotFound => {}

@@ -323,7 +323,7 @@ impl Pair {
             MountRequest { snapshot: references[1].clone(), name: FileName::new("view").unwrap(), paths: vec![] };
         let view = provider.mount(&self.place(1), &request, &cx()).unwrap();
         let shown = Tree::walk(&view.path);
-        provider.unmount(&self.place(1), &UnmountRequest { view: view.reference }, &cx()).unwrap();
+        provider.unmount(&self.place(1), &UnmountRequest { view: view.reference, unused: false }, &cx()).unwrap();
         let modes = if view.read_only_mount { Modes::Exact } else { Modes::WithoutWrite };
         let differences = tree.differences(&shown.unwrap(), modes);
         assert!(differences.is_empty(), "the view: {differences:#?}");

@@ -34,7 +34,7 @@ pub(crate) fn mount(
     let (name, path) = (provider.describe().name, view.path.display());
     let message = format!("the provider {name} shows as a view {what}: {path}");
     // What it made all the same is not left to stand.
-    let _ = provider.unmount(place, &UnmountRequest { view: view.reference }, &Context::quiet());
+    let _ = provider.unmount(place, &UnmountRequest { view: view.reference, unused: false }, &Context::quiet());
     Err(Error::new(ErrorKind::Internal, message).with_hint(DEFECT))
 }
 

@@ -141,7 +141,7 @@ pub trait Provider: Send + Sync {
     /// Takes a view away. Needs the target that `mount` was given. What is gone already is success.
     ///
     /// # Errors
-    /// `Busy` while a process uses it, with the process named where it can be found out.
+    /// `Busy` while a process uses it (who need not be looked for if the request says `unused`), with the process named where it can be found out.
     fn unmount(&self, place: &Place<'_>, request: &UnmountRequest, cx: &Context<'_>) -> Result<Done>;
 
     /// Makes a writable copy with the captured times. Needs a target; a workspace is used where it is there.

@@ -116,6 +116,10 @@ pub struct MountRequest {
 pub struct UnmountRequest {
     /// The view's reference, from [`crate::View`].
     pub view: Reference,
+    /// Whether nobody uses it any more, for sure: it was reached by a mount of the asker's alone, which the kernel has let go. Who does not
+    /// know of this looks for those who use it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unused: bool,
 }
 
 /// Asks for a writable copy, at `name` in the place's target directory.

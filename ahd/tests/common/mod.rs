@@ -298,7 +298,7 @@ impl Open {
     }
 
     pub fn unmount(&self, provider: &dyn Provider, view: &Reference) -> Result<()> {
-        let request = UnmountRequest { view: view.clone() };
+        let request = UnmountRequest { view: view.clone(), unused: false };
         provider.unmount(&self.place(), &request, &Context::quiet()).map(|_| ())
     }
 

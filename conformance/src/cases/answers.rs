@@ -324,7 +324,7 @@ fn hostile_references(f: &Fixture) -> Check {
                 refusal => refused(refusal, &kinds, &format!("destroy of {text:?}"))?,
             }
         }
-        let request = ah_plugin_api::UnmountRequest { view: reference };
+        let request = ah_plugin_api::UnmountRequest { view: reference, unused: false };
         match f.provider().unmount(&place, &request, &cx) {
             Ok(_) => {}
             refusal => refused(refusal, &kinds, &format!("unmount of {text:?}"))?,

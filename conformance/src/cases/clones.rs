@@ -248,7 +248,7 @@ fn as_workspace(f: &Fixture) -> Check {
         ah_plugin_api::MountRequest { snapshot: snapshot.reference.clone(), name: FileName::new("v")?, paths: vec![] };
     let view = f.provider().mount(&place, &request, &cx)?;
     let shown = Tree::walk(&view.path)?;
-    let request = ah_plugin_api::UnmountRequest { view: view.reference.clone() };
+    let request = ah_plugin_api::UnmountRequest { view: view.reference.clone(), unused: false };
     f.provider().unmount(&place, &request, &cx)?;
     // Who has it open may be in the way of its removal.
     drop(workspace);

@@ -178,7 +178,7 @@ fn shows_in(f: &Fixture, place: &Place<'_>, taken: &crate::fixture::Taken) -> Ch
     let request = ah_plugin_api::MountRequest { snapshot: taken.reference(), name, paths: Vec::new() };
     let view = f.provider().mount(place, &request, &cx)?;
     let shown = Tree::walk(&view.path)?;
-    f.provider().unmount(place, &ah_plugin_api::UnmountRequest { view: view.reference.clone() }, &cx)?;
+    f.provider().unmount(place, &ah_plugin_api::UnmountRequest { view: view.reference.clone(), unused: false }, &cx)?;
     let differences = f.expected(taken).differences(&shown, crate::fixture::view_modes(&view));
     crate::case::same(&format!("the view of {}", taken.snapshot.id), &differences)
 }
@@ -200,7 +200,11 @@ fn full_target(f: &Fixture) -> Check {
     match f.provider().mount(&place, &request, &cx) {
         // A filesystem that shows its snapshots by itself needs no room.
         Ok(view) => {
-            f.provider().unmount(&place, &ah_plugin_api::UnmountRequest { view: view.reference }, &cx)?;
+            f.provider().unmount(
+                &place,
+                &ah_plugin_api::UnmountRequest { view: view.reference, unused: false },
+                &cx,
+            )?;
         }
         refusal => refused(refusal, &[ErrorKind::ResourceExhausted], "a mount that does not fit")?,
     }

@@ -253,7 +253,7 @@ fn in_use(f: &Fixture) -> Check {
     let taken = f.take("a")?;
     let view = f.mount(&taken, "v", &[])?;
     let user = std::fs::File::open(view.path.join("README.md"))?;
-    let request = ah_plugin_api::UnmountRequest { view: view.reference.clone() };
+    let request = ah_plugin_api::UnmountRequest { view: view.reference.clone(), unused: false };
     match f.provider().unmount(&f.place_without_workspace(), &request, &Context::quiet()) {
         // Where a view is plain files, an open one is nobody's trouble.
         Ok(_) => ensure!(given_back(f, &view), "unmount succeeded, but the view is there"),

@@ -262,7 +262,7 @@ impl Engine {
         };
         let served = workspace.serve(&lease.provider)?;
         let mounts = workspace.mounts_dir()?;
-        let request = UnmountRequest { view: shown.view.clone() };
+        let request = UnmountRequest { view: shown.view.clone(), unused: false };
         served
             .provider
             .unmount(&served.place().with_target(&mounts), &request, &workspace.context())

@@ -138,7 +138,7 @@ impl Drop for Mounted<'_> {
         // An open directory would keep the view busy.
         self.root = None;
         let place = Place::new(self.shelf.store).with_target(self.shelf.scratch);
-        let request = UnmountRequest { view: self.view.reference.clone() };
+        let request = UnmountRequest { view: self.view.reference.clone(), unused: false };
         // A view that stays is found by gc: it has no lease.
         let _ = self.shelf.provider.unmount(&place, &request, &Context::quiet());
     }

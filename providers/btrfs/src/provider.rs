@@ -88,7 +88,7 @@ impl Provider for BtrfsProvider {
     }
 
     fn unmount(&self, place: &Place<'_>, request: &UnmountRequest, _cx: &Context<'_>) -> Result<Done> {
-        view::take_away(place.store, &request.view)?;
+        view::take_away(place.store, request)?;
         Ok(Done {})
     }
 

@@ -302,7 +302,7 @@ mod tests {
         let shown = view::make(&store, &target, &request).unwrap();
         assert_eq!(remove_in_place(&shelf).unwrap_err().kind, ErrorKind::Busy);
         assert!(shown.path.exists());
-        view::take_away(&store, &UnmountRequest { view: shown.reference }.view).unwrap();
+        view::take_away(&store, &UnmountRequest { view: shown.reference, unused: false }).unwrap();
         // While somebody is about to show it, it is waited for; who comes later finds none.
         let held = shelf.hold(&id).unwrap();
         let (removed, done) = mpsc::channel();

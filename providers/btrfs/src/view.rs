@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use ah_plugin_api::{Dir, Error, ErrorKind, MountRequest, Reference, Result, View};
+use ah_plugin_api::{Dir, Error, ErrorKind, MountRequest, Reference, Result, UnmountRequest, View};
 use ah_provider_directory::{Mounts, Views, refuse_if_used};
 use rustix::io::Errno;
 
@@ -42,9 +42,10 @@ fn is_read_only(root: &OwnedFd) -> Result<bool> {
 
 /// Answers [`ah_plugin_api::Provider::unmount`]. What is left of other views of the snapshot goes on showing it, so only with the last one it
 /// matters who looks.
-pub(crate) fn take_away(store: &Dir, view: &Reference) -> Result<()> {
-    let views = Views::in_folder(store)?;
-    if let Some(id) = views.snapshot(view)
+pub(crate) fn take_away(store: &Dir, request: &UnmountRequest) -> Result<()> {
+    let (views, view) = (Views::in_folder(store)?, &request.view);
+    if !request.unused
+        && let Some(id) = views.snapshot(view)
         && views.of(&id)? == 1
         && let Ok((_, shown)) = Shelf::find(store, &Reference::new(id.as_str())?)
     {

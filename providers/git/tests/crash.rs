@@ -30,7 +30,7 @@ fn victim(root: &Path) {
         let request = MountRequest { snapshot: snapshot.clone(), name: name("view"), paths: Vec::new() };
         let view = provider.mount(&place, &request, &cx).unwrap();
         let clone = provider.clone_snapshot(&place, &CloneRequest { snapshot, name: name("clone") }, &cx).unwrap();
-        provider.unmount(&place, &UnmountRequest { view: view.reference }, &cx).unwrap();
+        provider.unmount(&place, &UnmountRequest { view: view.reference, unused: false }, &cx).unwrap();
         provider.destroy(&place, &DestroyRequest::Clone(clone.reference), &cx).unwrap();
     }
 }
@@ -80,7 +80,7 @@ fn what_a_kill_leaves_is_whole_or_reclaimed() {
         for record in &records {
             let reference = Reference::new(record.file_name().unwrap().to_str().unwrap()).unwrap();
             if bench.destroy(&DestroyRequest::Clone(reference.clone())).is_err() {
-                let request = UnmountRequest { view: reference };
+                let request = UnmountRequest { view: reference, unused: false };
                 bench.provider.unmount(&bench.place(), &request, &Context::quiet()).unwrap();
             }
         }

@@ -109,7 +109,7 @@ fn unmount_takes_nothing_that_is_not_ours() {
     let bench = Bench::new();
     bench.write("f", "x");
     let view = bench.mount(&bench.snapshot(), "v");
-    let foreign = UnmountRequest { view: ah_plugin_api::Reference::new("../../work").unwrap() };
+    let foreign = UnmountRequest { view: ah_plugin_api::Reference::new("../../work").unwrap(), unused: false };
     bench.provider.unmount(&bench.place(), &foreign, &Context::quiet()).unwrap();
     assert!(bench.work("f").exists());
     if view.read_only_mount {

@@ -93,7 +93,7 @@ impl Provider for ZfsProvider {
 
     fn unmount(&self, place: &Place<'_>, request: &UnmountRequest, _cx: &Context<'_>) -> Result<Done> {
         place.need_target()?;
-        view::unmount(&Store::new(place.store), &request.view)?;
+        view::unmount(&Store::new(place.store), request)?;
         Ok(Done {})
     }
 

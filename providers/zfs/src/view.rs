@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use ah_plugin_api::text::shell;
-use ah_plugin_api::{Context, Dir, Error, ErrorKind, MountRequest, Reference, Result, View};
+use ah_plugin_api::{Context, Dir, Error, ErrorKind, MountRequest, Reference, Result, UnmountRequest, View};
 use ah_provider_directory::{Tree, refuse_if_used};
 
 use crate::find::{self, Found};
@@ -77,9 +77,10 @@ pub(crate) fn mount(store: &Store<'_>, target: &Dir, request: &MountRequest, cx:
 
 /// Answers [`ah_plugin_api::Provider::unmount`]. What is left of other views of the snapshot goes on showing it, so only with the last one
 /// it matters who looks.
-pub(crate) fn unmount(store: &Store<'_>, view: &Reference) -> Result<()> {
-    let views = store.views()?;
-    if let Some(id) = views.snapshot(view)
+pub(crate) fn unmount(store: &Store<'_>, request: &UnmountRequest) -> Result<()> {
+    let (views, view) = (store.views()?, &request.view);
+    if !request.unused
+        && let Some(id) = views.snapshot(view)
         && views.of(&id)? == 1
         && let Ok(found) = find::snapshot(store, &Reference::new(id.as_str())?)
         && let Ok((dir, _)) = directory(&found)

@@ -174,7 +174,7 @@ impl Provider for AgentFsProvider {
         if is_seen(place.need_target()?, &view.path) {
             return Ok(view);
         }
-        self.service.unmount(place, &UnmountRequest { view: view.reference }, cx)?;
+        self.service.unmount(place, &UnmountRequest { view: view.reference, unused: false }, cx)?;
         Err(unseen(place.store))
     }
 

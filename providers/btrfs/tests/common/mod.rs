@@ -98,7 +98,7 @@ impl Bench {
     }
 
     pub fn unmount(&self, view: &View) {
-        let request = UnmountRequest { view: view.reference.clone() };
+        let request = UnmountRequest { view: view.reference.clone(), unused: false };
         self.provider.unmount(&self.place(), &request, &Context::quiet()).unwrap();
     }
 

@@ -90,7 +90,7 @@ impl Bench {
     }
 
     pub fn unmount(&self, view: &View) -> Result<()> {
-        let request = UnmountRequest { view: view.reference.clone() };
+        let request = UnmountRequest { view: view.reference.clone(), unused: false };
         self.provider.unmount(&self.place(), &request, &Context::quiet()).map(drop)
     }
 
@@ -130,7 +130,7 @@ impl Bench {
 impl Drop for Bench {
     fn drop(&mut self) {
         for view in self.views.take() {
-            let _ = self.provider.unmount(&self.place(), &UnmountRequest { view }, &Context::quiet());
+            let _ = self.provider.unmount(&self.place(), &UnmountRequest { view, unused: false }, &Context::quiet());
         }
     }
 }

@@ -165,7 +165,7 @@ impl Bench {
     }
 
     pub fn try_unmount(&self, view: &View) -> Result<()> {
-        let request = UnmountRequest { view: view.reference.clone() };
+        let request = UnmountRequest { view: view.reference.clone(), unused: false };
         self.provider.unmount(&self.without_workspace(), &request, &Context::quiet()).map(drop)
     }
 

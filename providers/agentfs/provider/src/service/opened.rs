@@ -543,7 +543,7 @@ mod tests {
         let of = |name: &str| Reference::new(name.repeat(8)).unwrap();
         let answers = [
             service.list(place, &ListRequest::default(), &cx).map(drop),
-            service.unmount(place, &UnmountRequest { view: of("abcd") }, &cx).map(drop),
+            service.unmount(place, &UnmountRequest { view: of("abcd"), unused: false }, &cx).map(drop),
             service.destroy(place, &DestroyRequest::Snapshot(of("a")), &cx).map(drop),
             service.usage(place, &UsageRequest { snapshots: Vec::new() }, &cx).map(drop),
             service.reclaim(place, &ReclaimRequest { auto: true, forgotten: Vec::new() }, &cx).map(drop),

@@ -68,27 +68,44 @@ pub(crate) fn take(store: &Dir, workspace: &Dir, request: &SnapshotRequest, cx: 
         .uuid;
     let omitted = omitted(workspace, &source, store, cx)?;
     let depot = Depot::make(store, root.as_fd(), workspace)?;
-    let snapshots = depot.made_folder("snapshots")?;
-    let folder = claim(snapshots.as_fd(), &request.id, cx)?;
     let record = Record::new(request, (workspace, &source), origin, omitted);
+    let taken = fill(store, &depot, workspace, (&source, &root), &record, cx);
+    if taken.is_err() {
+        // The first one of all: with the store, which may go now, nobody would know of the place for it.
+        depot.remove_if_empty(store);
+    }
+    taken.and_then(|()| record.snapshot(true))
+}
+
+/// Takes the snapshot of that record.
+fn fill(
+    store: &Dir,
+    depot: &Depot,
+    workspace: &Dir,
+    (source, root): (&Subvolume, &OwnedFd),
+    record: &Record,
+    cx: &Context<'_>,
+) -> Result<()> {
+    let snapshots = depot.made_folder("snapshots")?;
+    let folder = claim(snapshots.as_fd(), &record.id, cx)?;
     let made = record.write(folder.as_fd()).and_then(|()| {
         #[cfg(test)]
         tests::before_it_is_taken();
-        sys::snapshot(&root, &folder, TREE.as_bytes(), true).map_err(|errno| refused(&source, &request.id, errno))
+        sys::snapshot(root, &folder, TREE.as_bytes(), true).map_err(|errno| refused(source, &record.id, errno))
     });
     if let Err(error) = made {
         // Should that fail too, `reclaim` finds it; the error at hand is the one to tell.
-        let _ = rustix::fs::unlinkat(&snapshots, request.id.as_str(), AtFlags::REMOVEDIR);
+        let _ = rustix::fs::unlinkat(&snapshots, record.id.as_str(), AtFlags::REMOVEDIR);
         return Err(error);
     }
-    if let Err(error) = check_shows(folder.as_fd(), &record, workspace) {
+    if let Err(error) = check_shows(folder.as_fd(), record, workspace) {
         // Should that fail too, the error at hand is the one to tell.
         if let Ok(Some(shelf)) = Shelf::open(store) {
-            let _ = shelf.put_away(&request.id, &folder, cx);
+            let _ = shelf.put_away(&record.id, &folder, cx);
         }
         return Err(error);
     }
-    record.snapshot(true)
+    Ok(())
 }
 
 /// That a new snapshot has the workspace where its record says, and not what came to its place before the snapshot was taken, which can be seconds: what was

@@ -13,8 +13,8 @@ use ah_test_disks::{Disk, NOBODY, as_ordinary_user, ordinary_users_path};
 use common::{Bench, subvolume};
 
 #[test]
-fn a_strangers_subvolume_is_one_in_a_user_namespace_too() {
-    const TEST: &str = "a_strangers_subvolume_is_one_in_a_user_namespace_too";
+fn a_strangers_subvolume_is_one_in_a_user_namespace_too_and_nothing_is_left_of_the_try() {
+    const TEST: &str = "a_strangers_subvolume_is_one_in_a_user_namespace_too_and_nothing_is_left_of_the_try";
     const INSIDE: &str = "AH_TEST_IN_NAMESPACE";
     if let Some(path) = ordinary_users_path() {
         if std::env::var_os(INSIDE).is_none() {
@@ -33,6 +33,9 @@ fn a_strangers_subvolume_is_one_in_a_user_namespace_too() {
             return bench.remove(&taken);
         }
         assert_eq!(bench.try_snapshot("a").unwrap_err().kind, ErrorKind::PermissionDenied);
+        // Nobody would know of a place for snapshots, once the store is gone.
+        let names = |at| fs::read_dir(at).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+        assert_eq!((names(there), names(path.join("store"))), (vec!["work".into()], vec![]));
         return;
     }
     let Some(disk) = Disk::new("btrfs", 300, "") else { return };

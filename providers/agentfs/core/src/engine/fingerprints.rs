@@ -211,7 +211,7 @@ impl Engine {
     /// `named`: all names are written down that can be. Else the next who opens the store goes on.
     fn fingerprint_and_pin(&self, base: LineId, named: bool) -> Result<()> {
         // What the disk does not have yet is not what a power cut leaves, and a mapping that is shared goes on changing it under the same time.
-        self.have_below_on_disk(base)?;
+        self.have_below_on_disk_as_it_is(base)?;
         let mut pinning = self.begin_pinning(base);
         let whole = self.fingerprint_directories(base, &mut pinning);
         if let Some(pinning) = pinning {

@@ -2,7 +2,7 @@
 //! a shared mapping moves no time before the system writes it back. So equal attributes tell of equal contents, also after a power cut, only once the lower filesystem was synced.
 //!
 //! It is synced behind each base, before anything is hashed, once for all bases that wait then; or by the first who wants a snapshot of such a base to be durable. The row `j` of a base, with a zero, says that it was.
-//! What the disk did not take the system tells once. So that is written down, too, until somebody was told.
+//! What the disk did not take the system tells once. So that is written down, too, until a durable snapshot was refused for it. What is hashed waits for nobody: who opens the store next asks for what is there then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -38,8 +38,10 @@ pub(super) struct OnDisk {
 enum Waiting {
     /// From before it was taken; `None`: it was there when the store was opened.
     For(Option<Arc<Witness>>),
-    /// Nobody: the disk did not take something since then, which the system tells once, and forgets; or who had the store open before was told so, and told nobody.
+    /// Nobody: the disk did not take something since then, which the system tells once, and forgets.
     InVain,
+    /// Who had the store open before was told that, and told nobody. What is there now can be taken to the disk, and hashed then, once it `is_there`; no snapshot is durable with it.
+    Untold { is_there: bool },
 }
 
 /// By which the disk is asked what it lost since it was called, and the how manyth it is.
@@ -72,7 +74,7 @@ impl OnDisk {
             if row.is_none() {
                 let is_untold = state.layers.get(&untold(line))?.is_some();
                 lost |= is_untold;
-                waiting.insert(line, if is_untold { Waiting::InVain } else { Waiting::For(None) });
+                waiting.insert(line, if is_untold { Waiting::Untold { is_there: false } } else { Waiting::For(None) });
             }
             if row.is_none_or(|row| *row == [0; 8]) {
                 doubted.insert(line);
@@ -98,6 +100,12 @@ impl OnDisk {
         lock(&self.waiting).remove(&base);
     }
 
+    /// Whether the disk can be asked for a base.
+    fn is_to_be_asked(&self, base: LineId) -> bool {
+        matches!(lock(&self.waiting).get(&base), Some(Waiting::For(_) | Waiting::Untold { is_there: false }))
+    }
+
+    /// Whether it did not take something since the base was taken, or since the store was opened.
     fn is_lost(&self, base: LineId) -> bool {
         matches!(lock(&self.waiting).get(&base), Some(Waiting::InVain))
     }
@@ -130,18 +138,31 @@ impl Engine {
             return Ok(());
         }
         let base = read_lock(&self.state).chain(line)?.base;
-        let _one = lock(&self.on_disk.syncing);
-        // Another who was waited for may have had it.
-        if !self.below_is_on_disk(line) && !self.on_disk.is_lost(base) {
-            self.take_all_below_to_disk()?;
+        self.ask_for(base)?;
+        if self.below_is_on_disk(line) { Ok(()) } else { Err(Error::LostBelow) }
+    }
+
+    /// As [`Engine::have_below_on_disk`], for who hashes what is there now: what was lost before the store was opened is none of that, whoever was told.
+    pub(super) fn have_below_on_disk_as_it_is(&self, line: LineId) -> Result<()> {
+        if self.below_is_on_disk(line) {
+            return Ok(());
         }
+        let base = read_lock(&self.state).chain(line)?.base;
+        self.ask_for(base)?;
         if self.on_disk.is_lost(base) { Err(Error::LostBelow) } else { Ok(()) }
+    }
+
+    fn ask_for(&self, base: LineId) -> Result<()> {
+        let _one = lock(&self.on_disk.syncing);
+        // Another who was waited for may have done so.
+        if self.on_disk.is_to_be_asked(base) { self.take_all_below_to_disk() } else { Ok(()) }
     }
 
     fn take_all_below_to_disk(&self) -> Result<()> {
         let witness_of = |(&base, waiting): (&LineId, &Waiting)| match waiting {
             Waiting::For(witness) => Some((base, witness.clone())),
-            Waiting::InVain => None,
+            Waiting::Untold { is_there: false } => Some((base, None)),
+            Waiting::InVain | Waiting::Untold { is_there: true } => None,
         };
         let mut waiting: Vec<_> = lock(&self.on_disk.waiting).iter().filter_map(witness_of).collect();
         waiting.sort_by_key(|(_, witness)| witness.as_ref().map(|witness| witness.0));
@@ -155,11 +176,19 @@ impl Engine {
             }
             None => *since_opening.get_or_insert_with(|| self.lower.sync(None).is_ok()),
         };
-        let (there, lost): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|(_, witness)| is_there(witness));
+        let (mut there, lost): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|(_, witness)| is_there(witness));
         for (base, _) in &lost {
             self.on_disk.lost.store(true, Ordering::SeqCst);
             lock(&self.on_disk.waiting).entry(*base).and_modify(|waiting| *waiting = Waiting::InVain);
         }
+        // Of these, not what was there when they were taken.
+        there.retain(|(base, _)| match lock(&self.on_disk.waiting).get_mut(base) {
+            Some(Waiting::Untold { is_there }) => {
+                *is_there = true;
+                false
+            }
+            _ => true,
+        });
         let pins = self.pins.lie_on(&self.lower) && !self.on_disk.lost.load(Ordering::SeqCst);
         self.on_disk.times.fetch_add(1, Ordering::SeqCst);
         // What cannot be written down is true all the same, as long as the store is open.

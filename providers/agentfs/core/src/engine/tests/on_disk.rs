@@ -88,6 +88,39 @@ fn what_the_disk_lost_below_is_kept_until_somebody_was_told() {
 }
 
 #[test]
+fn what_is_below_is_hashed_by_the_next_who_opens_the_store_whoever_was_told_what_the_disk_lost() {
+    let place = Place::new();
+    std::fs::write(place.0.path().join("lower/file"), "contents").unwrap();
+    let engine = place.open();
+    let (line, _) = branch(&engine);
+    let base = read_lock(&engine.state).chain(line).unwrap().base;
+    engine.remember_names(base).unwrap();
+    engine.sync().unwrap();
+    drop(engine);
+    // Also when it is lost once more.
+    for _ in 0..2 {
+        let engine = place.open();
+        engine.lower.loses.store(true, Ordering::SeqCst);
+        (0..2).for_each(|_| assert!(matches!(engine.take_fingerprints(base), Err(Error::LostBelow))));
+        assert_eq!((engine.fingerprint(base, b"file").unwrap(), engine.unfinished()), (None, vec![base]));
+        engine.sync().unwrap();
+    }
+    let engine = place.open();
+    engine.take_fingerprints(base).unwrap();
+    let hash = blake3::hash(b"contents");
+    assert_eq!((print(&engine, base).0.hash, engine.unfinished()), (*hash.as_bytes(), vec![]));
+    let pin = hash.to_hex().to_string();
+    assert!(place.store().join("pins").join(&pin[..2]).join(&pin).exists());
+    // That is no reason to take a snapshot for durable.
+    assert!(matches!(engine.take_below_to_disk(line), Err(Error::LostBelow)));
+    assert_eq!((engine.below_is_on_disk(line), engine.lower.asked.load(Ordering::SeqCst)), (false, 1));
+    engine.sync().unwrap();
+    drop(engine);
+    place.open().take_below_to_disk(line).unwrap();
+    assert!(check(&place.store(), &place.0.path().join("lower"), false).unwrap().problems.is_empty());
+}
+
+#[test]
 fn the_disk_is_asked_once_for_all_bases_unless_it_lost_something() {
     let place = Place::new();
     let engine = place.open();

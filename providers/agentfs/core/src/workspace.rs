@@ -296,7 +296,7 @@ impl Workspace {
     /// Takes what was below when a branch's base was taken to the disk, where it is not known that the disk has it: all that waits to be written on that filesystem, whoever's it is. That is so
     /// for seconds behind a base, and where older programs took it.
     ///
-    /// Errors: [`Error::LostBelow`], of that base until this has told it and the store is opened anew.
+    /// Errors: [`Error::LostBelow`], of that base until this has answered so and the store is opened anew.
     pub fn take_below_to_disk(&self, branch: BranchId) -> Result<()> {
         self.engine.take_below_to_disk(branch.0)
     }

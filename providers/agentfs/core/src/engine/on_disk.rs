@@ -117,7 +117,7 @@ impl OnDisk {
 }
 
 impl Engine {
-    /// As [`Engine::have_below_on_disk`], for who passes on what the disk lost: whoever opens the store then asks the disk as if nothing had been.
+    /// As [`Engine::have_below_on_disk`], for who passes on what the disk lost: it counts as told, and whoever opens the store then asks the disk as if nothing had been.
     pub(crate) fn take_below_to_disk(&self, line: LineId) -> Result<()> {
         let taken = self.have_below_on_disk(line);
         if matches!(taken, Err(Error::LostBelow)) {

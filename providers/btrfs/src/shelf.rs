@@ -270,9 +270,9 @@ impl Shelf {
                 tree.display()
             )));
         }
-        // In a read-only subvolume that comes before any question of modes, for root too; but not before that of whom a mount shows as nobody.
+        // In a read-only subvolume that comes before any question of modes, for root too; but not before those of what is immutable and of whom a mount shows as nobody.
         let writable = match rustix::fs::accessat(folder, TREE, Access::WRITE_OK, AtFlags::EACCESS) {
-            Err(Errno::ACCESS) => {
+            Err(Errno::ACCESS | Errno::PERM) => {
                 let root = rustix::fs::openat(folder, TREE, DIRECTORY, Mode::empty());
                 root.and_then(sys::is_read_only) == Ok(false)
             }

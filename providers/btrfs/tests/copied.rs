@@ -62,11 +62,17 @@ fn a_snapshot_that_was_made_writable_is_none_until_it_is_not_any_more() {
     let taken = bench.snapshot("a");
     let tree = disk.at().join("store/depot/snapshots/a/tree");
     let set = |to: &str| run("btrfs", &["property", "set", "-ts", tree.to_str().unwrap(), "ro", to]);
+    let lock = |flag: &str| run("chattr", &[flag, tree.to_str().unwrap()]);
+    // Also one of a workspace whose directory nobody may change.
+    for flag in ["-i", "+i"] {
+        set("false");
+        lock(flag);
+        let hint = refused(&bench, &taken).hint.unwrap();
+        run("sh", &["-ec", hint.split_once(": ").unwrap().1]);
+        assert!(bench.stat(&taken).is_ok() && bench.ids() == ["a"]);
+    }
     set("false");
-    let hint = refused(&bench, &taken).hint.unwrap();
-    run("sh", &["-ec", hint.split_once(": ").unwrap().1]);
-    assert!(bench.stat(&taken).is_ok() && bench.ids() == ["a"]);
-    set("false");
+    lock("-i");
     bench.remove(&taken);
     bench.reclaim();
     assert_eq!(subvolumes(disk.at()), 1, "the depot");

@@ -48,7 +48,7 @@ fn is_worked_in(path: &Path, asked: &Path, root: &Path) -> bool {
 }
 
 /// Whether a view may be at `path`: where it was `asked` for, or where its provider shows the snapshot anyway: below its store, or read-only on a filesystem that
-/// is not the one of the folder of views. What can be written there is others' files, and not a snapshot.
+/// is not the one of the folder of views. What can be written there is others' files, and not a snapshot; others' that nobody can write, as those on a disc, are not told from one.
 fn may_be_shown(path: &Path, asked: &Path, place: &Place<'_>) -> bool {
     let (there, store) = (real(path), real(place.store.path()));
     let is_apart = || {

@@ -129,7 +129,8 @@ pub trait Provider: Send + Sync {
 
     /// Shows a snapshot read-only. Needs a target.
     ///
-    /// It is at the request's name in the target, or wherever the provider shows the snapshot anyway: below its store, or read-only on another filesystem than the target.
+    /// It is at the request's name in the target, or wherever the provider shows the snapshot anyway: below its store, or on another filesystem than the target, in a
+    /// read-only mount or subvolume, where not even root can write.
     ///
     /// The view outlives this process. No write through it succeeds; where even root's cannot be stopped,
     /// `read_only_mount` is false and write bits are taken off instead.

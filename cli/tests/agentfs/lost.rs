@@ -351,7 +351,7 @@ fn nothing_is_put_behind_in_place_of_a_tree_that_is_gone_until_it_is_given_up() 
         let tree = tree(bench);
         fs::remove_dir_all(&tree).unwrap();
         let refused = bench.ran(&root, &["convert"]);
-        let give_up = refused.stderr.split('`').find(|said| said.starts_with("rm "));
+        let give_up = refused.stderr.split('`').find(|said| said.contains("rm ") && said.contains("test "));
         assert!(refused.code == 1 && give_up.is_some() && !tree.exists(), "{refused:?}");
         bench.sh(give_up.unwrap());
         bench.at(&root, &["rm", "taken"]);
@@ -363,6 +363,11 @@ fn nothing_is_put_behind_in_place_of_a_tree_that_is_gone_until_it_is_given_up() 
     });
 }
 
+/// Whether a line that was printed does anything where it is typed now.
+fn still_does(bench: &Bench, line: &str) -> bool {
+    bench.program("sh").args(["-c", line]).output().unwrap().status.success()
+}
+
 #[test]
 fn a_workspace_whose_tree_is_gone_is_given_up_and_is_what_it_was_before() {
     Bench::each_plain(|bench| {
@@ -370,22 +375,79 @@ fn a_workspace_whose_tree_is_gone_is_given_up_and_is_what_it_was_before() {
         fs::remove_dir_all(home.join("tree")).unwrap();
         let refused = bench.ran(&root, &["rm", "--all", "--force"]);
         assert!(refused.code != 0 && refused.stderr.contains("/tree is not there"), "{refused:?}");
-        assert!(refused.stderr.contains("the workspace is what it was before `convert`: "), "{refused:?}");
-        let give_up = refused.stderr.split('`').find(|said| said.contains("mv -T"));
-        bench.sh(give_up.unwrap());
+        assert!(refused.stderr.contains("the workspace is what it was before `convert`, "), "{refused:?}");
+        let give_up = refused.stderr.split('`').find(|said| said.contains("mv -T")).unwrap();
+        bench.sh(give_up);
         assert_eq!((text(bench, "f"), text(bench, "mine")), ("one".into(), String::new()));
+        assert!(!home.join("behind").exists() && !home.join("lower").exists());
+        // A second time it does nothing: to what was written since, and to what was put behind again.
+        bench.sh(&format!("echo -n new > {}/new", root.display()));
+        assert!(!still_does(bench, give_up) && text(bench, "new") == "new");
         bench.at(&root, &["rm", "--all", "--force"]);
         assert_eq!(fs::read_dir(bench.0.path("state/workspaces")).unwrap().count(), 0);
         bench.at(&root, &["convert"]);
         bench.at(&root, &["snapshot"]);
-        assert_eq!(text(bench, "f"), "one");
+        bench.sh(&format!("chmod -R u+w {0} && rm -r {0}", bench.0.path(".ah-left-w").display()));
+        for is_served in [true, false] {
+            if !is_served {
+                end(bench);
+            }
+            assert!(!still_does(bench, give_up) && bench.0.path(".ah-behind-w").exists());
+        }
+        bench.at(&root, &["status"]);
+        assert_eq!((text(bench, "f"), text(bench, "new")), ("one".into(), "new".into()));
+    });
+}
+
+#[test]
+fn a_workspace_whose_place_has_something_is_given_up_as_that_is() {
+    Bench::each_plain(|bench| {
+        let (root, home) = (bench.0.root(), kept(bench));
+        let before = bench.0.path(".ah-behind-w");
+        fs::rename(home.join("tree"), home.join("aside")).unwrap();
+        let refused = |words: &[&str]| {
+            let refused = bench.ran(&root, words);
+            assert!(refused.code != 0 && refused.stderr.contains("/tree is not there"), "{refused:?}");
+            refused.stderr
+        };
+        let told = |said: &str| said.contains(before.to_str().unwrap()) && !said.contains("mv -T");
+        // What was put aside before is in nobody's way.
+        let left = bench.0.path(".ah-left-w");
+        fs::create_dir(&left).unwrap();
+        assert!(told(&refused(&["rm", "--all", "--force"])));
+        fs::remove_dir(&left).unwrap();
+        // A copy of the home gives up nothing that is another's.
+        let copy = bench.copy_of_state();
+        let mut command = bench.0.command(["-C", root.to_str().unwrap(), "agent", "fs", "rm", "--all", "--force"]);
+        let in_copy = Ran::of(command.env("AH_HOME", &copy).current_dir("/"));
+        assert!(in_copy.stderr.contains("of which this is a copy"), "{in_copy:?}");
+        assert!(!in_copy.stderr.contains("give it up"), "{in_copy:?}");
+        // Nothing is known of it but where the directory was that was branched.
+        let known = fs::read(home.join("behind")).unwrap();
+        fs::write(home.join("behind"), "damaged").unwrap();
+        assert!(told(&refused(&["rm", "--all", "--force"])));
+        fs::write(home.join("behind"), known).unwrap();
+        bench.sh(&format!("chmod u+w {0} && echo own > {0}/own", root.display()));
+        let said = refused(&["rm", "--all", "--force"]);
+        let give_up = said.split('`').find(|said| said.contains("rm ") && said.contains("test ")).unwrap();
+        assert!(told(&said), "{said}");
+        // Not once it is back.
+        fs::rename(home.join("aside"), home.join("tree")).unwrap();
+        assert!(!still_does(bench, give_up) && home.join("behind").exists());
+        fs::rename(home.join("tree"), home.join("aside")).unwrap();
+        bench.sh(give_up);
+        assert!(!home.join("behind").exists() && !home.join("lower").exists());
+        assert_eq!(
+            (text(bench, "own"), bench.sh(&format!("cat {}/f", before.display()))),
+            ("own".into(), "one".into())
+        );
     });
 }
 
 #[test]
 fn what_a_workspace_was_before_a_log_was_lost_comes_back_as_the_hint_says() {
     Bench::each_plain(|bench| {
-        let (root, home) = (bench.0.root(), kept(bench));
+        let (root, home, before) = (bench.0.root(), kept(bench), bench.0.path(".ah-behind-w"));
         for log in fs::read_dir(home.join("tree/log")).unwrap() {
             fs::File::options().write(true).open(log.unwrap().path()).unwrap().set_len(0).unwrap();
         }
@@ -396,6 +458,15 @@ fn what_a_workspace_was_before_a_log_was_lost_comes_back_as_the_hint_says() {
         assert_eq!((text(bench, "f"), text(bench, "mine")), ("one".into(), String::new()));
         assert!(!root.join(".ah-behind-w").exists());
         bench.at(&root, &["status"]);
+        // What is written since stays, whether it is typed once more, or told.
+        bench.sh(&format!("echo -n new > {}/f", root.display()));
+        assert!(!still_does(bench, bring_back.unwrap()) && text(bench, "f") == "new");
+        bench.sh(&format!("chmod -R u+w {0} && rm -r {0}", bench.0.path(".ah-left-w").display()));
+        assert!(!still_does(bench, bring_back.unwrap()) && text(bench, "f") == "new");
+        end(bench);
+        let told = bench.ran(&root, &["gc"]).stderr;
+        assert!(told.contains("its log is damaged") && told.contains(before.to_str().unwrap()), "{told}");
+        assert!(!told.contains(&format!("{} {}", before.display(), root.display())), "{told}");
     });
 }
 

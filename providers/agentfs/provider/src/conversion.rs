@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ah_plugin_api::sys::remove_dir_for_good;
-use ah_plugin_api::{BEHIND, Context, Dir, Error, ErrorKind, NOT_MOUNTED, Result, SnapshotId, Timestamp, text, wire};
+use ah_plugin_api::{BEHIND, Context, Dir, Error, ErrorKind, NOT_MOUNTED, Result, SnapshotId, Timestamp, wire};
 use ah_provider_directory::{Plain, State, failed, holders, look, names, path_of, remove_entry};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Statx, StatxAttributes};
 use rustix::io::Errno;
@@ -37,7 +37,7 @@ const UNKNOWN: Timestamp = Timestamp { secs: 0, nanos: 0 };
 /// What the name of the copy begins with.
 pub(crate) const COPY: &str = ".ah-convert-";
 /// What the name begins with of a place that held more than could be put into the workspace, and of a directory with what was written in one.
-const LEFT: &str = ".ah-left-";
+pub(crate) const LEFT: &str = ".ah-left-";
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 fn read<T: serde::de::DeserializeOwned>(home: &Dir, name: &str) -> Result<Option<T>> {
@@ -205,12 +205,6 @@ impl Note {
 /// The bits of a directory that nobody but its owner comes into.
 pub(crate) fn shut(mode: u32) -> u32 {
     mode & !0o077
-}
-
-/// What is typed to clear the place of a workspace that is not mounted, for a directory to come there.
-pub(crate) fn make_way(at: &Path) -> String {
-    let (place, stands) = (at.as_os_str(), at.join(NOT_MOUNTED));
-    format!("cd / && chmod u+w {} && rm -f {}", text::shell(place), text::shell(stands.as_os_str()))
 }
 
 /// What is to be said where a copy would lack what lies behind.

@@ -27,7 +27,7 @@ use ah_provider_directory::{Mounts, failed, look, names, unescape};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use crate::conversion::{self, Behind};
+use crate::lost;
 
 /// The name of a store's shelf.
 pub(crate) const SHELF: &str = "shelf";
@@ -180,25 +180,9 @@ pub(crate) fn damaged(store: &Dir, name: &str, how: &str) -> Error {
 pub(crate) fn tree_gone(home: &Dir) -> Option<Error> {
     let is_gone = look(home, TREE.as_bytes()).err() == Some(Errno::NOENT) && look(home, LOWER.as_bytes()).is_ok();
     is_gone.then(|| {
-        let (tree, lower) = (home.path().join(TREE), home.path().join(LOWER));
+        let tree = home.path().join(TREE);
         let message = format!("{} is not there: what AgentFS keeps there is not to be had", tree.display());
-        let typed = |path: &Path| text::shell(path.as_os_str());
-        let (mut give_up, mut becomes) = (format!("rm {}", typed(&lower)), "");
-        // Nothing else is done in a workspace that is behind it, until that has its own directory again.
-        if let Ok(Some(behind)) = Behind::of(home)
-            && behind.taken_back != Some(true)
-        {
-            let (at, known) = (behind.at(), home.path().join(conversion::SINCE));
-            let mut own = String::new();
-            if let Some(lies) = behind.beside().filter(|lies| lies.exists()) {
-                own = format!(" && mv -T {} {}", typed(&lies), typed(&at));
-                becomes = ", and the workspace is what it was before `convert`";
-            }
-            give_up = format!("{}{own} && {give_up} {}", conversion::make_way(&at), typed(&known));
-        }
-        Error::new(ErrorKind::DataLoss, message).with_hint(format!(
-            "bring it back, from a copy of AH_HOME, say; or give it up{becomes}: `{give_up}`, then `ah agent fs rm --force` of each of its branches, then `ah agent fs gc`"
-        ))
+        Error::new(ErrorKind::DataLoss, message).with_hint(lost::tree_gone(home))
     })
 }
 

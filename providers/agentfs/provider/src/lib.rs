@@ -7,6 +7,7 @@
 //! - `home` is how both know where things are: the *home* is the store of the workspace that was branched first; a branch of it is a workspace with a
 //!   store of its own, in which is written whose tree it is part of (its *shelf*).
 //! - `conversion` is what is written down of a workspace that was itself put behind AgentFS; `back` takes it back.
+//! - `lost` says how it is brought back where something of that is lost.
 //! - `reach` finds the service, or starts it. `probe` says what can be served.
 //!
 //! **One service for a home, not one for a user**: the store is open in one process at a time anyway, there is no list of stores that
@@ -21,6 +22,7 @@
 mod back;
 mod conversion;
 mod home;
+mod lost;
 mod probe;
 mod provider;
 mod reach;

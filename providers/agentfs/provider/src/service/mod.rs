@@ -58,7 +58,7 @@ use standing::{Grown, names_in};
 pub use fsck::fsck;
 pub use listen::{run, start};
 pub use mourner::mourn;
-pub(crate) use stand_in::clear_place;
+pub(crate) use stand_in::{clear_place, stands_in};
 
 /// So often it is tried to remove a snapshot that is read at that moment.
 const ATTEMPTS: u32 = 100;

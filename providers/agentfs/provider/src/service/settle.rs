@@ -13,8 +13,9 @@ use super::convert::converted;
 use super::mounted::What;
 use super::opened::Open;
 use super::{Service, fail, lock};
-use crate::conversion::{Around, Behind, Note, cut_short, lock_back, make_way, path_beside};
+use crate::conversion::{Around, Behind, Note, cut_short, lock_back, path_beside};
 use crate::home::{Shelf, TREE};
+use crate::lost;
 
 /// What `status` says of a copy that lies beside the workspace and is of no use.
 pub(super) const UNDONE_LATER: &str =
@@ -218,7 +219,9 @@ impl Service {
             return Ok(());
         }
         match behind {
-            Some(behind) if behind.taken_back == Some(false) && converted(&open.tree).is_none() => Err(lost(&behind)),
+            Some(behind) if behind.taken_back == Some(false) && converted(&open.tree).is_none() => {
+                Err(lost::branch_gone(&behind))
+            }
             _ => Ok(()),
         }
     }
@@ -285,24 +288,6 @@ pub(super) fn unsettled(error: &Error) -> String {
 /// What is written down of an error: with why.
 pub(super) fn told(error: &Error) -> String {
     error.causes.iter().fold(error.message.clone(), |text, cause| format!("{text}: {cause}"))
-}
-
-/// The branch that the workspace is, is not in the tree, and nobody took it away.
-fn lost(behind: &Behind) -> Error {
-    let at = behind.at();
-    let message =
-        format!("AgentFS has lost what was written in {} since it was put behind it: its log is damaged", at.display());
-    let error = Error::new(ErrorKind::DataLoss, message);
-    match Around::of(&at).map(|around| path_beside(&at, &around.behind())) {
-        Ok(before) => {
-            let (before, typed) = (text::shell(before.as_os_str()), text::shell(at.as_os_str()));
-            let way = make_way(&at);
-            error.with_hint(format!(
-                "what it was until then is there: `{way} && cp -aT {before} {typed}` brings that back"
-            ))
-        }
-        Err(_) => error,
-    }
 }
 
 #[cfg(test)]

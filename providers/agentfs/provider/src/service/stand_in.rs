@@ -26,13 +26,7 @@ impl Place {
     /// Takes down what stands there. None where somebody else has put something: then all stays.
     pub(super) fn clear(at: &Path) -> Result<Option<Self>> {
         let directory = rustix::fs::open(at, DIRECTORY, Mode::empty())?;
-        let names = ah_provider_directory::names(directory.as_fd())?;
-        let ours = match names.as_slice() {
-            [] => true,
-            [name] => name == NOT_MOUNTED.as_bytes() && is_ours(&directory)?,
-            _ => false,
-        };
-        if !ours {
+        if stands_alone(&directory)?.is_none() {
             return Ok(None);
         }
         let mode = Mode::from_raw_mode(rustix::fs::fstat(&directory)?.st_mode);
@@ -116,6 +110,20 @@ impl Place {
 /// Takes down what stands at a path, if it is ours.
 pub(crate) fn clear_place(at: &Path) {
     let _ = Place::clear(at);
+}
+
+/// Whether a directory has what stands in for a branch (true) or nothing (false). None where anything else is there, or that cannot be told.
+pub(crate) fn stands_in(at: &Path) -> Option<bool> {
+    stands_alone(&rustix::fs::open(at, DIRECTORY, Mode::empty()).ok()?).ok()?
+}
+
+/// The same of an open one.
+fn stands_alone(directory: &OwnedFd) -> Result<Option<bool>> {
+    Ok(match ah_provider_directory::names(directory.as_fd())?.as_slice() {
+        [] => Some(false),
+        [name] if name == NOT_MOUNTED.as_bytes() && is_ours(directory)? => Some(true),
+        _ => None,
+    })
 }
 
 /// Gives an entry the same name in another directory.

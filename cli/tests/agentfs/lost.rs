@@ -400,6 +400,22 @@ fn a_workspace_whose_tree_is_gone_is_given_up_and_is_what_it_was_before() {
 }
 
 #[test]
+fn nothing_is_said_to_be_lost_that_was_given_up_half_way() {
+    Bench::each_plain(|bench| {
+        let (root, home) = (bench.0.root(), kept(bench));
+        fs::remove_dir_all(home.join("tree")).unwrap();
+        let behind = fs::read(home.join("behind")).unwrap();
+        let refused = bench.ran(&root, &["status"]);
+        bench.sh(refused.stderr.split('`').find(|said| said.contains("mv -T")).unwrap());
+        fs::write(home.join("behind"), behind).unwrap();
+        bench.at(&root, &["convert"]);
+        let order = bench.ran(&root, &["gc"]);
+        assert!(!order.stderr.contains("has lost"), "{order:?}");
+        assert_eq!(text(bench, "f"), "one");
+    });
+}
+
+#[test]
 fn a_workspace_whose_place_has_something_is_given_up_as_that_is() {
     Bench::each_plain(|bench| {
         let (root, home) = (bench.0.root(), kept(bench));
@@ -467,6 +483,11 @@ fn what_a_workspace_was_before_a_log_was_lost_comes_back_as_the_hint_says() {
         let told = bench.ran(&root, &["gc"]).stderr;
         assert!(told.contains("its log is damaged") && told.contains(before.to_str().unwrap()), "{told}");
         assert!(!told.contains(&format!("{} {}", before.display(), root.display())), "{told}");
+        // Once what lay behind is elsewhere, the workspace is as any other.
+        bench.sh(&format!("mv {0} {0}-aside", before.display()));
+        bench.at(&root, &["convert"]);
+        bench.at(&root, &["snapshot"]);
+        assert_eq!(text(bench, "f"), "new");
     });
 }
 

@@ -34,13 +34,14 @@ use ah_plugin_api::{
 };
 use ah_provider_directory::{Mounts, State, failed, holders, look, mount_of};
 use rustix::fs::{Mode, RenameFlags};
+use rustix::io::Errno;
 
 use super::mounted::{Place, What, take_away};
 use super::opened::Open;
 use super::record::PlaceLabel;
 use super::{Service, alone, below, fail, lock, lower, stand_in};
 use crate::conversion::{Around, Behind, COPY, Note, incomplete, is_object, path_beside, shut};
-use crate::home::{self, Shelf};
+use crate::home::{self, Shelf, TREE};
 
 /// So many processes are named.
 const AT_A_GLANCE: usize = 5;
@@ -94,8 +95,13 @@ impl Service {
         // What lay behind before goes first, while it is known.
         if let Some(open) = self.current().filter(|open| open.holds_nothing())
             && let Some(stays) = self.drop_behind(&open, cx)?
+            && Behind::is_there(&self.home)?
         {
             return Err(Error::new(ErrorKind::FailedPrecondition, stays));
+        }
+        // With its tree it was given up: nobody is to be told that the next one has lost it.
+        if look(&self.home, TREE.as_bytes()).err() == Some(Errno::NOENT) {
+            Behind::forget(&self.home)?;
         }
         let open = self.for_lower(workspace, cx)?;
         let _making = alone(&open.making, cx)?;
@@ -412,8 +418,11 @@ impl Service {
         let around = Around::of(&behind.at())?;
         if behind.taken_back != Some(true) {
             let shown = path_beside(&behind.at(), &around.behind());
-            let message = "stays: it is not on record that a plain directory came in its place, so it may be the last there is of it";
-            return Ok(Some(format!("{} {message}", shown.display())));
+            if look(&around.above, around.behind().as_bytes()).err() == Some(Errno::NOENT) {
+                return self.forget_behind(&shown);
+            }
+            let kept = "stays: it is not on record that a plain directory came in its place, so it may be the last there is of it; elsewhere it is in nobody's way";
+            return Ok(Some(format!("{} {kept}", shown.display())));
         }
         // It may have been killed before it got that name.
         let leaves = behind.leaves.clone().map(OsString::from_vec).filter(|name| around.look(name).is_some());
@@ -434,8 +443,7 @@ impl Service {
                 }
                 let dir = match Dir::open(&shown) {
                     Err(error) if error.kind == ErrorKind::NotFound => {
-                        Behind::forget(&self.home)?;
-                        return Ok(Some(format!("{} is gone already: somebody else took it away", shown.display())));
+                        return self.forget_behind(&shown);
                     }
                     dir => dir?,
                 };
@@ -474,6 +482,12 @@ impl Service {
         around.remove(&leaves, cx)?;
         Behind::forget(&self.home)?;
         Ok(None)
+    }
+
+    /// Forgets what lay behind a workspace, and is not there.
+    fn forget_behind(&self, shown: &Path) -> Result<Option<String>> {
+        Behind::forget(&self.home)?;
+        Ok(Some(format!("{} is gone already: somebody else took it away", shown.display())))
     }
 }
 

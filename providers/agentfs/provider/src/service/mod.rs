@@ -495,7 +495,9 @@ impl Provider for Service {
         for said in std::mem::take(&mut *lock(&self.untold)) {
             cx.log(LogLevel::Warn, &said);
         }
-        let told = self.tell_unsettled(unsettled, request.auto, cx);
+        // Who gives something back asks for no mount.
+        let mounts = request.auto && request.forgotten.is_empty();
+        let told = self.tell_unsettled(unsettled, mounts, cx);
         reclaimed.and_then(|reclaimed| told.map(|()| reclaimed))
     }
 

@@ -163,10 +163,9 @@ impl Service {
     pub(super) fn tell_unsettled(&self, error: Option<Error>, mounts: bool, cx: &Context<'_>) -> Result<()> {
         let is_away = |open: &Open| {
             let Some((branch, at)) = converted(&open.tree) else { return false };
-            // Somebody's own directory in its place goes on being one.
-            let stands_in = at.join(NOT_MOUNTED).symlink_metadata();
+            // In this order: what is mounted would have to be asked by who answers it. Somebody's own directory in its place goes on being one.
             !lock(&open.mounted).has(&What::Branch(branch.id))
-                && !matches!(stands_in, Err(error) if error.kind() == io::ErrorKind::NotFound)
+                && !matches!(at.join(NOT_MOUNTED).symlink_metadata(), Err(error) if error.kind() == io::ErrorKind::NotFound)
         };
         match error {
             Some(error) if mounts && self.current().is_some_and(|open| is_away(&open)) => Err(error.context(UNSETTLED)),
@@ -296,7 +295,7 @@ mod tests {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use std::sync::{Arc, Mutex};
 
-    use ah_plugin_api::{Dir, Observer, Place, Provider, ReclaimRequest, Timestamp};
+    use ah_plugin_api::{Dir, FileName, Observer, Place, Provider, ReclaimRequest, Timestamp};
 
     use super::super::record::PlaceLabel;
     use super::*;
@@ -405,6 +404,22 @@ mod tests {
         assert_eq!(std::fs::read_to_string(at.join("f")).unwrap(), "work");
         assert_eq!(converted(&open.tree).map(|(info, _)| info.id), Some(branch.id));
         assert_eq!(Behind::of(&service.home).unwrap(), None);
+    }
+
+    #[test]
+    fn who_gives_something_back_is_answered_though_the_workspace_is_not_mounted() {
+        let (temp, service, _open, note) = behind();
+        std::fs::write(temp.path().join("home/converting"), "damaged").unwrap();
+        std::fs::write(note.at().join(NOT_MOUNTED), "").unwrap();
+        service.unsettled.store(true, Ordering::Relaxed);
+        let mut request = ReclaimRequest { auto: true, forgotten: Vec::new() };
+        let mut asked = |forgotten| {
+            request.forgotten = forgotten;
+            service.reclaim(&Place::new(&service.home), &request, &Context::quiet())
+        };
+        let why = asked(Vec::new()).unwrap_err();
+        assert!(why.causes.iter().any(|cause| cause.contains("/converting is damaged")), "{why:?}");
+        asked(vec![FileName::new("view").unwrap()]).unwrap();
     }
 
     #[test]

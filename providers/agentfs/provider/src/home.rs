@@ -22,9 +22,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use ah_plugin_api::{Dir, Error, ErrorKind, Result, text};
+use ah_plugin_api::{Dir, Error, ErrorKind, Result, Timestamp, text};
 use ah_provider_directory::{Mounts, failed, look, names, unescape};
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags, Statx};
 use rustix::io::Errno;
 
 use crate::lost;
@@ -44,6 +44,8 @@ const SOURCE: &str = "agentfs:";
 const CRC: usize = 9;
 /// Longer files of these kinds are not ours.
 const LONGEST: usize = 8192;
+/// In seconds: what was written to so lately may be an older program's, which locks nothing.
+const YOUNG: i64 = 60;
 
 /// Whose snapshots a store's are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -276,7 +278,7 @@ fn begin(dir: &Dir, name: &str) -> Result<(String, OwnedFd)> {
     }
 }
 
-/// Takes away what somebody who was killed had begun to write in a folder. What cannot go now, the next one takes away.
+/// Takes away what somebody who was killed had begun to write in a folder. What cannot go now, or was written to lately, the next one takes away.
 pub(crate) fn sweep(dir: &Dir) {
     let is_begun = |name: &[u8]| {
         let name = std::str::from_utf8(name).ok().and_then(|name| name.rsplit_once('.'));
@@ -284,9 +286,12 @@ pub(crate) fn sweep(dir: &Dir) {
     };
     let names = names(dir.as_fd()).unwrap_or_default();
     for name in names.iter().filter(|name| is_begun(name)) {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        // For writing: NFS and CIFS give no other such a lock.
+        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let Ok(file) = rustix::fs::openat(dir, name.as_slice(), flags, Mode::empty()) else { continue };
-        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+        let is_old = |stat: Statx| Timestamp::now().secs.saturating_sub(stat.stx_mtime.tv_sec) > YOUNG;
+        let is_free = || rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        if look(&file, b"").is_ok_and(is_old) && is_free() {
             let _ = rustix::fs::unlinkat(dir, name.as_slice(), AtFlags::empty());
         }
     }
@@ -437,6 +442,8 @@ pub(crate) fn root_number(home: &Path, branch: u32) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, SystemTime};
+
     use super::*;
 
     #[test]
@@ -514,10 +521,21 @@ mod tests {
         let dir = Dir::open(temp.path()).unwrap();
         let there = || std::fs::read_dir(temp.path()).unwrap().count();
         for name in ["here", "shelf.copy"] {
-            let (_, file) = begin(&dir, name).unwrap();
+            let (new, file) = begin(&dir, name).unwrap();
+            let written = |at: SystemTime| {
+                let file = std::fs::File::options().write(true).open(temp.path().join(&new)).unwrap();
+                file.set_modified(at).unwrap();
+            };
+            written(SystemTime::UNIX_EPOCH);
             sweep(&dir);
             assert_eq!(there(), 1, "it is being written");
             drop(file);
+            for at in [SystemTime::now(), SystemTime::now() + Duration::from_secs(1 << 20)] {
+                written(at);
+                sweep(&dir);
+                assert_eq!(there(), 1, "perhaps by a program that locks nothing");
+            }
+            written(SystemTime::UNIX_EPOCH);
             sweep(&dir);
             assert_eq!(there(), 0);
         }
@@ -526,6 +544,10 @@ mod tests {
             std::fs::write(temp.path().join(name), "").unwrap();
         }
         write(&dir, "here", b"x", true).unwrap();
+        for file in std::fs::read_dir(temp.path()).unwrap() {
+            let file = std::fs::File::options().write(true).open(file.unwrap().path()).unwrap();
+            file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        }
         sweep(&dir);
         assert_eq!(there(), 5);
     }

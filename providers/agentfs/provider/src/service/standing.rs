@@ -187,7 +187,7 @@ impl Service {
     /// Takes away what somebody who was killed had begun to write here.
     pub(super) fn sweep(&self) {
         home::sweep(&self.home);
-        let _ = Dir::open(self.path.join(VIEWS)).map(|views| home::sweep(&views));
+        let _ = self.views().map(|views| home::sweep(&views));
     }
 
     pub(super) fn views(&self) -> Result<Dir> {

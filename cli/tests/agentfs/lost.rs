@@ -209,6 +209,25 @@ fn what_is_lost_of_a_home_is_told_by_what_is_kept_twice() {
             end(bench);
             assert_eq!(fs::read(home.join("lower")).unwrap(), lower);
         }
+        // Nor while what lay behind is elsewhere, or in the workspace's place itself.
+        let (root, before, aside) = (bench.0.root(), bench.0.path(".ah-behind-w"), bench.0.path("aside"));
+        let moves = |from: &Path, to: &Path| bench.sh(&format!("mv -T {} {}", from.display(), to.display()));
+        let not_mended = || {
+            ["lower", "behind"].iter().for_each(|name| _ = fs::remove_file(home.join(name)));
+            let said = fsck(bench, &format!("{at} --repair; test $? = 1"));
+            assert!(said.contains("not all of it can be mended") && !home.join("lower").exists(), "{said}");
+        };
+        moves(&before, &aside);
+        not_mended();
+        let stands = bench.0.path("stands");
+        moves(&root, &stands);
+        moves(&aside, &root);
+        not_mended();
+        assert!(!home.join("behind").exists());
+        moves(&root, &before);
+        moves(&stands, &root);
+        is_whole(bench);
+        end(bench);
         // The check that is named then knows of it, too.
         for (name, mended) in [("behind", 0), ("converting", 1)] {
             fs::write(home.join(name), "damaged").unwrap();

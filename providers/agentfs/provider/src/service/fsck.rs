@@ -62,11 +62,11 @@ pub fn fsck(home: &Path, repair: bool) -> Result<ExitCode> {
     if repair && !problems.is_empty() {
         is_mended &= mend(&dir, right, &mut problems)?;
         if lower.is_none() {
-            is_mended &= mend_lower(&dir, converted.as_ref(), &mut problems)?;
+            is_mended &= mend_lower(&dir, &tree, converted.as_ref(), &mut problems)?;
         }
         let [behind, note] = damaged.map(|error| error.is_some());
         if behind {
-            mend_behind(&dir, converted.as_ref())?;
+            is_mended &= mend_behind(&dir, &tree, converted.as_ref(), &mut problems)?;
         }
         if note {
             Note::forget(&dir);
@@ -103,9 +103,9 @@ fn mend(home: &Dir, shelf: Option<Shelf>, problems: &mut Vec<String>) -> Result<
 /// The branch that the tree has in the workspace's place.
 type Converted = (BranchInfo, PlaceLabel);
 
-/// The same of where the directory is that was branched.
-fn mend_lower(home: &Dir, converted: Option<&Converted>, problems: &mut Vec<String>) -> Result<bool> {
-    match converted.and_then(|(_, label)| beside(&label.at())) {
+/// The same of where the directory is that was branched: beside the workspace's place, if it is there.
+fn mend_lower(home: &Dir, tree: &Path, converted: Option<&Converted>, problems: &mut Vec<String>) -> Result<bool> {
+    match converted.and_then(|(_, label)| beside(&label.at())).filter(|lower| !lower::has_left(tree, lower)) {
         Some(lower) => lower::write(home, &lower).map(|()| true),
         None => {
             problems.extend(lower::lost(home).hint);
@@ -126,11 +126,19 @@ fn behind_of(home: &Dir, converted: Option<&Converted>, note: &Result<Option<Not
     }
 }
 
-/// Writes anew that the workspace lies behind, if the tree has a branch in its place. Else what lay behind was as good as nobody's already.
-fn mend_behind(home: &Dir, converted: Option<&Converted>) -> Result<()> {
-    match converted {
-        Some((branch, label)) => Behind::anew(branch.id.0, &label.at()).write(home),
-        None => Behind::forget(home),
+/// Writes anew that the workspace lies behind, if the tree has a branch in its place, and the directory itself is not there: then the service touches neither, too.
+/// Else what lay behind was as good as nobody's already.
+fn mend_behind(home: &Dir, tree: &Path, converted: Option<&Converted>, problems: &mut Vec<String>) -> Result<bool> {
+    match converted.map(|(branch, label)| (branch.id.0, label.at())) {
+        Some((_, at)) if matches!(Workspace::may_be_of(tree, &at), Ok(true)) => {
+            let at = at.display();
+            problems.push(format!(
+                "what lay behind {at} is in its place, and a branch is to be there, too: neither is touched"
+            ));
+            Ok(false)
+        }
+        Some((branch, at)) => Behind::anew(branch, &at).write(home).map(|()| true),
+        None => Behind::forget(home).map(|()| true),
     }
 }
 

@@ -253,6 +253,7 @@ fn what_is_lost_of_a_home_is_told_by_what_is_kept_twice() {
         bench.at(&bench.0.root(), &["rm", "since"]);
         let order = bench.ran(&bench.0.root(), &["gc"]);
         assert!(order.stderr.contains("was lost once") && !order.stderr.contains("was worked in"), "{order:?}");
+        assert!(order.stderr.contains("by hand") && !order.stderr.contains("rm -r"), "{order:?}");
     });
 }
 

@@ -45,6 +45,8 @@ use crate::home::{self, Shelf, TREE};
 
 /// So many processes are named.
 const AT_A_GLANCE: usize = 5;
+/// What is said of what nobody else is to take away. No command: by the time that is typed the next workspace may lie there.
+const BY_HAND: &str = "to take it away, look at what is in it, and remove it by hand";
 
 /// The branch that is mounted in place of a workspace.
 pub(super) fn converted(tree: &Workspace) -> Option<(BranchInfo, PathBuf)> {
@@ -455,9 +457,8 @@ impl Service {
                 refuse_used(&dir, &shown)?;
                 if !behind.is_since_known() {
                     return Ok(Some(format!(
-                        "{} stays: what was written down of it was lost once, and whether anything was done in it since then is not known: `rm -r {}` takes it away",
-                        shown.display(),
-                        text::shell(shown.as_os_str())
+                        "{} stays: what was written down of it was lost once, and whether anything was done in it since then is not known: {BY_HAND}",
+                        shown.display()
                     )));
                 }
                 if Timestamp::now() < behind.since {
@@ -466,9 +467,8 @@ impl Service {
                 }
                 if is_changed(&dir, behind.since, cx)? {
                     return Ok(Some(format!(
-                        "{} was worked in, although nothing was to be done there, and stays: `rm -r {}` takes it away",
-                        shown.display(),
-                        text::shell(shown.as_os_str())
+                        "{} was worked in, although nothing was to be done there, and stays: {BY_HAND}",
+                        shown.display()
                     )));
                 }
                 // From here on it is nobody's any more, under a name that nobody knows.

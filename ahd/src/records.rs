@@ -333,20 +333,17 @@ impl Records {
             if durable { file.sync_data() } else { Ok(()) }
         });
         let renamed = written.and_then(|()| std::fs::rename(&temp, &path));
-        if let Err(e) = renamed {
+        renamed.map_err(|e| {
             let _ = std::fs::remove_file(&temp);
-            // What was captured can be looked at on a disk that is full, or read-only now. Should this process end, the mount stays as long as the machine runs.
-            return if record.made == Made::View && takes_nothing(&e) { Ok(()) } else { Err(failed(e)) };
-        }
+            failed(e)
+        })?;
         if durable { state::sync(&self.folder) } else { Ok(()) }
     }
 
     /// Forgets a record: what it stood for is gone.
     pub(crate) fn remove(&self, id: &str) -> Result<()> {
-        let path = self.path(id);
-        match std::fs::remove_file(&path) {
-            // Where nothing can be removed, the kernel says so before it looks.
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound && path.symlink_metadata().is_ok() => {
+        match std::fs::remove_file(self.path(id)) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                 Err(Error::from_io(format!("cannot remove the record {id}"), &e))
             }
             _ => {
@@ -361,12 +358,6 @@ impl Records {
     fn path(&self, id: &str) -> PathBuf {
         self.folder.join(format!("{id}.json"))
     }
-}
-
-/// Whether that is what a disk says on which nothing can be written down now.
-fn takes_nothing(error: &std::io::Error) -> bool {
-    use std::io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
-    matches!(error.kind(), QuotaExceeded | ReadOnlyFilesystem | StorageFull)
 }
 
 /// Whether that is what a power cut leaves of a view's record: nothing, or its beginning. A clone's is on disk before it is in its place.

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use ah_plugin_api::{Dir, Error, ErrorKind, ProviderName, Result};
-use rustix::fs::{FlockOperation, OFlags};
+use rustix::fs::FlockOperation;
 
 use crate::accounts;
 use crate::keeper::StoreKey;
@@ -173,12 +173,7 @@ fn lock(root: &Path) -> Result<File> {
     let open = |name: &str| {
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(nix::libc::O_NOFOLLOW);
-        let opened = options.open(root.join(name)).or_else(|e| match e.kind() {
-            // It was written to before, and what is known is shown all the same.
-            std::io::ErrorKind::ReadOnlyFilesystem => options.write(false).create(false).open(root.join(name)),
-            _ => Err(e),
-        });
-        opened.map_err(failed)
+        options.open(root.join(name)).map_err(failed)
     };
     let take = |file: &File| rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok();
     // Of those who start at once one after the other looks.
@@ -198,10 +193,7 @@ fn lock(root: &Path) -> Result<File> {
             return Err(Error::new(ErrorKind::Busy, message).with_hint("systemctl stop ahd.socket ahd.service"));
         }
     }
-    if rustix::fs::fcntl_getfl(&file).is_ok_and(|flags| flags.contains(OFlags::RDWR)) {
-        let number = std::process::id().to_string();
-        file.set_len(0).and_then(|()| file.write_all_at(number.as_bytes(), 0)).map_err(failed)?;
-    }
+    file.set_len(0).and_then(|()| file.write_all_at(std::process::id().to_string().as_bytes(), 0)).map_err(failed)?;
     Ok(file)
 }
 

@@ -48,26 +48,3 @@ fn a_snapshot_is_shown_on_a_full_disk_and_on_one_that_is_read_only_now() {
     disk.remount("ro");
     shows(&taken);
 }
-
-#[test]
-fn a_snapshot_is_shown_where_the_helpers_own_disk_is_read_only_now_too() {
-    if !is_root() {
-        return;
-    }
-    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
-    let mut daemon = Daemon::with(ALLOWED, &["btrfs"], &[]);
-    daemon.kill();
-    let (kept, state) = (disk.at().join("state"), daemon.base.path().join("state"));
-    fs::create_dir(&kept).unwrap();
-    open_up(&kept, 0o700);
-    nix::mount::mount(Some(&kept), &state, None::<&str>, nix::mount::MsFlags::MS_BIND, None::<&str>).unwrap();
-    daemon.run().unwrap();
-    let open = home(&daemon, &disk);
-    let taken = as_user(ALICE, || open.snapshot(&*daemon.named("btrfs_ahd"), "one").unwrap().reference);
-    // What it has open for writing keeps a disk from that, unless it falls ill.
-    daemon.kill();
-    disk.remount("ro");
-    daemon.run().unwrap();
-    as_user(ALICE, || shows(&open, &*daemon.named("btrfs_ahd"), &taken));
-    assert!(daemon.mounts().iter().all(|(point, _)| *point == state), "{:?}", daemon.mounts());
-}

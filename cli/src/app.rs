@@ -368,7 +368,6 @@ impl App {
         settings.local_time = time::read_local;
         settings.named_time = time::local;
         settings.user_home.clone_from(&self.env.user_home);
-        settings.runtime.clone_from(&self.env.xdg_runtime_dir);
         settings.sudo_user = self.env.sudo_user;
         // Nobody's working directory is the system's.
         settings.system_config = Some(Path::new(SYSCONFDIR).join("ah/config.json")).filter(|path| path.is_absolute());

@@ -29,7 +29,7 @@ Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 refused, 5 no provider cou
 
 Environment: AH_HOME (the state, ~/.ah), AH_SESSION (the session to write to), AH_RECORDING (set inside of a recording), AH_PROVIDER_PATH (folders of \
 provider libraries), AH_HELPER_SOCKET (where the helper ahd listens; empty: without it), NO_COLOR; \
-as other programs read them: XDG_CONFIG_HOME (git's ignore file), CLAUDE_CONFIG_DIR, CODEX_HOME, OPENCODE_CONFIG_DIR (agents' settings), XDG_RUNTIME_DIR (views while the state's disk is read-only), TMPDIR, SHELL.
+as other programs read them: XDG_CONFIG_HOME (git's ignore file), CLAUDE_CONFIG_DIR, CODEX_HOME, OPENCODE_CONFIG_DIR (agents' settings), TMPDIR, SHELL.
 
 Examples:
   ah agent fs snapshot -m 'before the refactoring'   capture this workspace

@@ -40,8 +40,6 @@ pub(crate) struct Env {
     pub(crate) sudo_user: Option<u32>,
     /// `XDG_CONFIG_HOME`, where Git keeps the user's ignore file.
     pub(crate) xdg_config_home: Option<PathBuf>,
-    /// `XDG_RUNTIME_DIR`, a folder of the user's that is in memory.
-    pub(crate) xdg_runtime_dir: Option<PathBuf>,
     /// Where temporary files go: `TMPDIR`, else `/tmp`.
     pub(crate) temp: PathBuf,
     /// Whether colour is unwanted: `NO_COLOR` is set and not empty, or `TERM` is `dumb`.
@@ -91,7 +89,6 @@ impl Env {
             user_home: std::env::home_dir().filter(|path| path.is_absolute()),
             sudo_user: set("SUDO_UID").and_then(|uid| uid.to_str()?.parse().ok()),
             xdg_config_home: set("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute()),
-            xdg_runtime_dir: set("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute()),
             temp: std::env::temp_dir(),
             no_color: set("NO_COLOR").is_some() || set("TERM").is_some_and(|term| term == "dumb"),
             stdout_terminal: std::io::stdout().is_terminal(),

@@ -22,8 +22,6 @@ pub struct Settings {
     pub home: PathBuf,
     /// The user's home directory, for the guard against capturing all of it.
     pub user_home: Option<PathBuf>,
-    /// A folder of the user's that is in memory (`XDG_RUNTIME_DIR`): views are made there while the disk of `home` is read-only; none: none are.
-    pub runtime: Option<PathBuf>,
     /// The user who became root by `sudo`: their repositories are as good as root's own.
     pub sudo_user: Option<u32>,
     /// The system's configuration file (`/etc/ah/config.json`); it need not exist.
@@ -75,7 +73,6 @@ impl Settings {
         Self {
             home: home.into(),
             user_home: None,
-            runtime: None,
             sudo_user: None,
             system_config: None,
             global_ignore: Vec::new(),

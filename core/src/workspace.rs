@@ -2,7 +2,6 @@
 
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,7 +9,6 @@ use ah_plugin_api::{
     Capability, CapturePolicy, Context, Dir, Durability, Error, ErrorKind, Place, Provider, ProviderName, RelPath,
     Result, Timestamp,
 };
-use rustix::fs::StatVfsMountFlags;
 
 use crate::attend::is_place;
 use crate::background;
@@ -293,18 +291,9 @@ impl Workspace {
         self.engine.home().workspace(self.id.as_str())
     }
 
-    /// `$AH_HOME/mounts`, opened: the target of views. Where none can be made there, as its disk is read-only now, a folder that is in memory: what was captured
-    /// can be looked at all the same.
+    /// `$AH_HOME/mounts`, opened: the target of views.
     pub(crate) fn mounts_dir(&self) -> Result<Dir> {
-        let mounts = fsio::open_made(&self.engine.home().join("mounts"))?;
-        let is_read_only =
-            rustix::fs::fstatvfs(&mounts).is_ok_and(|disk| disk.f_flag.contains(StatVfsMountFlags::RDONLY));
-        let me = rustix::process::geteuid().as_raw();
-        let is_own = |folder: &&PathBuf| folder.metadata().is_ok_and(|at| at.uid() == me);
-        match self.engine.settings().runtime.as_ref().filter(|_| is_read_only).filter(is_own) {
-            Some(runtime) => fsio::open_made(&runtime.join("ah")).or(Ok(mounts)),
-            None => Ok(mounts),
-        }
+        fsio::open_made(&self.engine.home().join("mounts"))
     }
 
     /// A provider's snapshots of this workspace, to read them.

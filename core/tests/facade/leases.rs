@@ -1,11 +1,7 @@
 use crate::lab::Lab;
 use crate::prune::{auto, behind, by, ids};
-use ah_core::{
-    Access, BranchOptions, DiffOptions, ErrorKind, GcOptions, PruneOptions, RelPath, Release, RmOptions, SeekOptions,
-};
-use ah_test_disks::Disk;
+use ah_core::{Access, BranchOptions, ErrorKind, GcOptions, PruneOptions, RelPath, Release, RmOptions, SeekOptions};
 use std::fs;
-use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
 #[test]
@@ -168,27 +164,4 @@ fn nothing_goes_while_it_cannot_be_read_what_a_view_or_a_branch_needs() {
         std::fs::remove_file(&file).unwrap();
         workspace.rm(&[needed.to_string()], &RmOptions::default()).unwrap();
     }
-}
-
-#[test]
-fn what_has_to_be_shown_is_shown_elsewhere_while_the_disk_of_the_state_is_read_only() {
-    let Some(disk) = Disk::new("btrfs", 120, "") else { return };
-    let mut lab = Lab::new();
-    lab.settings.home = disk.at().join("home");
-    lab.fake.shows_alone.store(true, Ordering::Relaxed);
-    lab.step("a", "1");
-    lab.write("a", "2");
-    disk.remount("ro");
-    let (file, out) = (RelPath::new("a").unwrap(), tempfile::NamedTempFile::new().unwrap());
-    let refused = lab.open().cat("@", &file, out.as_fd()).unwrap_err();
-    assert_eq!(refused.errno, Some(rustix::io::Errno::ROFS.raw_os_error()), "{refused:?}");
-    let runtime = lab.top.join("runtime");
-    fs::create_dir(&runtime).unwrap();
-    lab.settings.runtime = Some(runtime.clone());
-    let workspace = lab.open();
-    workspace.cat("@", &file, out.as_fd()).unwrap();
-    assert_eq!(fs::read_to_string(out.path()).unwrap(), "1");
-    assert_eq!(workspace.diff("@", None, &DiffOptions::default()).unwrap().changes.len(), 1);
-    assert_eq!(workspace.versions(&file).unwrap().len(), 1);
-    assert_eq!(fs::read_dir(runtime.join("ah")).unwrap().count(), 0, "and nothing of it is left");
 }

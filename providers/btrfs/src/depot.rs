@@ -3,14 +3,14 @@
 //! ```text
 //! <store>/depot                      the depot, a subvolume, if the store is on the workspace's filesystem
 //! <store>/elsewhere                  else: where it is (`elsewhere.rs`)
-//! <store>/view-<hash>                a symlink for each view (`ah_provider_directory::Views`)
+//! <store>/view-<hash>                a symlink for each view for which the depot's disk had no room (`view.rs`)
 //! <above>/.ah-snapshots/<key>        … a folder in a subvolume, in the highest directory above the workspace that this user may
 //!                                    write to
 //!
 //! <depot>/snapshots/<id>/            bears the snapshot's record (`record.rs`)
 //! <depot>/snapshots/<id>/tree        the snapshot itself, read-only; it exists if and only if this does
 //! <depot>/trash/<unique>/tree        what is removed and waits for `reclaim`
-//! <depot>/made/                      a symlink for each clone (`made.rs`)
+//! <depot>/made/                      a symlink for each view and clone (`ah_provider_directory::Views`, `made.rs`)
 //! <depot>/clones/<unique>/           clones whose target folder is on another filesystem
 //! ```
 //!

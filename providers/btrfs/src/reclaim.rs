@@ -2,13 +2,14 @@
 
 use ah_plugin_api::text::count as counted;
 use ah_plugin_api::{Context, Error, ErrorKind, Place, ReclaimRequest, Reclaimed, Reference, Result};
-use ah_provider_directory::{Views, failed, names};
+use ah_provider_directory::{failed, names};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use crate::depot::Depot;
 use crate::remove::Mounted;
 use crate::shelf::Shelf;
+use crate::view::Recorded;
 use crate::{convert, elsewhere, made, removal};
 
 /// How long the background empties the trash without coming up for air.
@@ -36,9 +37,11 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
         return converted.map(|converted| Reclaimed { actions, ..converted });
     };
     if let Some(target) = place.target {
-        let count = Views::in_folder(place.store)?.forget(target, &request.forgotten)?;
-        if count > 0 {
-            actions.push(format!("forgot {} that nobody asked for any more", counted(count, "view", "views")));
+        if let Some(shelf) = Shelf::open(place.store)? {
+            let count = Recorded::of(&shelf)?.forget(target, &request.forgotten)?;
+            if count > 0 {
+                actions.push(format!("forgot {} that nobody asked for any more", counted(count, "view", "views")));
+            }
         }
         actions.extend(made::reclaim(&depot, target, &request.forgotten, &mounted, cx)?);
     }

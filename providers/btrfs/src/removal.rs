@@ -18,6 +18,7 @@ use crate::depot::{open, unique};
 use crate::elsewhere::lock_within;
 use crate::record::Record;
 use crate::shelf::{Shelf, TREE, has_tree};
+use crate::view::Recorded;
 use crate::{remove, sys};
 use remove::Mounted;
 
@@ -99,11 +100,17 @@ impl Shelf {
         {
             return Ok(None);
         }
-        if self.views.of(id)? > 0 { Err(busy("is shown by a view")) } else { Ok(Some(folder)) }
+        if Recorded::of(self)?.count(id)? > 0 { Err(busy("is shown by a view")) } else { Ok(Some(folder)) }
     }
 
     /// On a disk that is too full for a rename: what frees it has to work there. The folder is locked.
-    fn remove_in_place(&self, id: &SnapshotId, folder: &OwnedFd, mounted: &Mounted, cx: &Context<'_>) -> Result<()> {
+    pub(crate) fn remove_in_place(
+        &self,
+        id: &SnapshotId,
+        folder: &OwnedFd,
+        mounted: &Mounted,
+        cx: &Context<'_>,
+    ) -> Result<()> {
         mounted.refuse(folder.as_fd(), TREE.as_bytes(), cx)?;
         // By one call it is there whole, or it is not. Else it is not whole from the first step on, and who ends in the middle leaves that.
         if !matches!(sys::destroy(folder, TREE.as_bytes()), Ok(()) | Err(Errno::NOENT)) {

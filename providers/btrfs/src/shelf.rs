@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use crate::depot::{Depot, identity};
 use crate::omitted::{omitted, swap_files};
 use crate::record::Record;
+use crate::remove::Mounted;
 use crate::subvolume::{Subvolume, is_btrfs, is_root, is_stub};
 use crate::sys;
 
@@ -99,9 +100,9 @@ fn fill(
         return Err(error);
     }
     if let Err(error) = check_shows(folder.as_fd(), record, workspace) {
-        // Should that fail too, the error at hand is the one to tell.
+        // Not into the trash, which would be there for nobody where this is the first one of all. Should that fail too, the error at hand is the one to tell.
         if let Ok(Some(shelf)) = Shelf::open(store) {
-            let _ = shelf.put_away(&record.id, &folder, cx);
+            let _ = shelf.remove_in_place(&record.id, &folder, &Mounted::default(), cx);
         }
         return Err(error);
     }
@@ -192,8 +193,8 @@ pub(crate) fn has_tree(folder: BorrowedFd<'_>) -> Result<bool> {
 pub(crate) struct Shelf {
     pub(crate) depot: Depot,
     pub(crate) snapshots: OwnedFd,
-    /// Which of them are shown. In the store, for it is not on the disk that is shown where that one is in trouble.
-    pub(crate) views: Views,
+    /// The records of views for which there was no room in the depot.
+    pub(crate) aside: Views,
 }
 
 impl Shelf {
@@ -201,7 +202,7 @@ impl Shelf {
     pub(crate) fn open(store: &Dir) -> Result<Option<Self>> {
         let Some(depot) = Depot::find(store)? else { return Ok(None) };
         let Some(snapshots) = depot.folder("snapshots")? else { return Ok(None) };
-        Ok(Some(Self { depot, snapshots, views: Views::in_folder(store)? }))
+        Ok(Some(Self { depot, snapshots, aside: Views::in_folder(store)? }))
     }
 
     /// The one of that reference in a store.

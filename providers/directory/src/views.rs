@@ -27,14 +27,20 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(20);
 
 impl Views {
-    /// Those in a folder, in which nothing else begins with `view-`.
+    /// Those in an open folder, in which nothing else begins with `view-`.
+    #[must_use]
+    pub fn new(folder: OwnedFd) -> Self {
+        Self(folder)
+    }
+
+    /// Those in a folder that is open for something else.
     ///
     /// # Errors
     /// If it cannot be opened.
     pub fn in_folder(folder: &Dir) -> Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = rustix::fs::openat(folder, c".", flags, Mode::empty());
-        folder.map(Self).map_err(|errno| failed("cannot open the folder of views", errno))
+        folder.map(Self::new).map_err(|errno| failed("cannot open the folder of views", errno))
     }
 
     /// Writes down that `snapshot` is shown as `name` in `target`, although nothing is made there.

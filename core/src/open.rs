@@ -368,6 +368,15 @@ impl Engine {
     }
 
     /// The handle of a registered workspace by its id.
+    /// The workspace that is known around `path`, which need not be there any more; none if there is none.
+    pub(crate) fn workspace_around(&self, path: &Path) -> Option<Workspace> {
+        let (root, _, found) = path.ancestors().find_map(|path| self.find(path).ok())?;
+        match found {
+            Found::Same(record) | Found::Elsewhere(record) => Some(self.handle(record, root)),
+            _ => None,
+        }
+    }
+
     pub(crate) fn workspace_by_id(&self, id: &WorkspaceId) -> Result<Option<Workspace>> {
         let doc = registry::load(self.home(), id.as_str())?;
         Ok(doc.map(|doc| {

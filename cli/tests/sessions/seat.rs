@@ -43,6 +43,14 @@ fn within(play: &Play<'_>, branch: &str, words: &str) -> Ran {
     play.shell(&format!("{ah} -C {} agent fs exec {branch} -- {words}", root.display()))
 }
 
+/// The last moment there at which an agent stopped.
+fn last_stop(world: &World, at: &Path) -> String {
+    let ran = Ran::of(world.command(["timeline", "--json"]).current_dir(at));
+    let timeline: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let events = timeline["events"].as_array().unwrap();
+    events.iter().rfind(|event| event["kind"] == "stop").unwrap()["id"].as_str().unwrap().to_owned()
+}
+
 /// A printed command starts the agent at the workspace's path, in a branch in which `a` is that.
 fn starts_in(play: &Play<'_>, ran: &Ran, a: &str) {
     assert_eq!(ran.code, 0, "{ran:?}");
@@ -56,14 +64,8 @@ fn what_grew_from_a_branch_is_shown_where_its_conversation_knows_its_files() {
     let world = World::on_git();
     let Some((play, one)) = branched(&world) else { return };
     let ah = ah().display().to_string();
-    let stop = |at: &Path| {
-        let ran = Ran::of(world.command(["timeline", "--json"]).current_dir(at));
-        let timeline: Value = serde_json::from_str(&ran.stdout).unwrap();
-        let events = timeline["events"].as_array().unwrap();
-        events.iter().rfind(|event| event["kind"] == "stop").unwrap()["id"].as_str().unwrap().to_owned()
-    };
     // Said in the branch's directory: printed, and at once.
-    let last = stop(&one);
+    let last = last_stop(&world, &one);
     let in_one = |words: &[&str]| {
         Ran::of(play.ah(&[&["session", "branch", &last, "-m", "x"], words].concat()).current_dir(&one))
     };
@@ -92,6 +94,43 @@ fn what_grew_from_a_branch_is_shown_where_its_conversation_knows_its_files() {
     // A branch of a branch is at work in as any other is.
     let ran = within(&play, "three", &format!("{ah} -C {} agent fs rm --force three", one.display()));
     assert!(ran.code != 0 && three.exists(), "{ran:?}");
+}
+
+#[test]
+fn it_is_shown_there_also_when_a_branch_in_between_is_gone() {
+    let world = World::on_git();
+    let Some((play, one)) = branched(&world) else { return };
+    let last = last_stop(&world, &one);
+    let made = Ran::of(play.ah(&["session", "branch", &last, "--name", "two", "--json"]).current_dir(&one));
+    let two = gone_on(&world, &serde_json::from_str(&made.stdout).unwrap(), "in two");
+    // As long as nobody can read what that grew from, nothing is started beside it.
+    let records = fs::read_dir(world.path("state/branches")).unwrap().flatten().map(|entry| entry.path());
+    let of_one = |text: &str| text.split_whitespace().collect::<String>().contains(r#""name":"one""#);
+    let mut records = records.filter_map(|path| Some((fs::read_to_string(&path).ok()?, path)));
+    let (_, record) = records.find(|(text, _)| of_one(text)).unwrap();
+    // With what it is brought back from.
+    let id = record.file_stem().unwrap().to_str().unwrap().to_owned();
+    let files = || fs::read_dir(record.parent().unwrap()).unwrap().flatten().map(|entry| entry.path());
+    let of_it = files().filter(|path| path.is_file() && path.file_name().unwrap().to_str().unwrap().starts_with(&id));
+    let kept: Vec<_> = of_it.map(|path| (fs::read(&path).unwrap(), path)).collect();
+    kept.iter().for_each(|(_, path)| fs::write(path, "damaged").unwrap());
+    let last = last_stop(&world, &two);
+    for words in [&["agent", "rewind"][..], &["session", "branch", &last, "--name", "three"]] {
+        let ran = Ran::of(play.ah(words).current_dir(&two));
+        assert!(ran.code != 0 && ran.stderr.contains("cannot be told where the conversation knows"), "{ran:?}");
+    }
+    kept.iter().for_each(|(bytes, path)| fs::write(path, bytes).unwrap());
+    let ran = play.run(&["agent", "fs", "rm", "--force", "one"]);
+    assert!(ran.code == 0 && !one.exists(), "{ran:?}");
+    let ran = Ran::of(play.ah(&["session", "branch", &last, "--name", "three"]).current_dir(&two));
+    assert!(ran.code == 0 && !ran.stderr.contains("knows its files"), "{ran:?}");
+    starts_in(&play, &play.shell(ran.stdout.trim()), "in two");
+    let ran = Ran::of(play.ah(&["agent", "rewind"]).current_dir(&two));
+    let hint = format!("ah -C {} agent fs exec two -- ah agent rewind @prompt", world.root().display());
+    assert!(ran.code == 4 && ran.stderr.contains(&hint), "{ran:?}");
+    let ran = play.shell(&hint);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    starts_in(&play, &play.shell(ran.stdout.trim()), "in one");
 }
 
 #[test]

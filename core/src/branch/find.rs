@@ -124,7 +124,7 @@ impl Workspace {
     }
 
     /// The branch, of this workspace or of a branch of it, however far, that one of that name, id or path grew from; none if it did not, or grew from this
-    /// workspace itself.
+    /// workspace itself, or that branch is gone.
     ///
     /// # Errors
     /// If the folder of branches cannot be read.
@@ -133,10 +133,16 @@ impl Workspace {
         let Some(file) = called(&all, name).filter(|file| file.record.origin != self.id) else { return Ok(None) };
         let origin = &file.record.origin;
         let line = line_of(&all, origin);
-        let Some(here) = line.iter().position(|branch| branch.record.origin == self.id) else { return Ok(None) };
+        let Some(here) = self.place_in(&line)? else { return Ok(None) };
         // Each may be mounted by what reads in the one before.
         self.engine.attend(line.into_iter().take(here + 1).rev());
         self.engine.workspace_by_id(origin)
+    }
+
+    /// Where in a line of branches the first one is that grew from this workspace, or from a branch that is gone, unless another workspace has it.
+    pub(crate) fn place_in(&self, line: &[&BranchFile]) -> Result<Option<usize>> {
+        let mine = self.mine_and_orphans()?;
+        Ok(line.iter().position(|branch| mine.iter().any(|own| own.record.id == branch.record.id)))
     }
 
     pub(super) fn branch_file(&self, name: &str) -> Result<BranchFile> {

@@ -10,6 +10,7 @@ use crate::conversation::Start;
 use crate::open::absolute;
 use crate::state::State;
 use crate::text;
+use crate::versioned;
 use crate::workspace::Workspace;
 
 impl Workspace {
@@ -17,14 +18,27 @@ impl Workspace {
     /// what it grew from. None if that is known no more: it was moved, say.
     pub(crate) fn known_at(&self, start: &Path) -> Result<Option<PathBuf>> {
         let all = branch::all(self.engine.home())?;
-        let above = branch::line_of(&all, &self.id).into_iter().map(|branch| branch.record.origin_path.as_path());
+        let line = branch::line_of(&all, &self.id);
+        let above = line.iter().map(|branch| branch.record.origin_path.as_path());
         let names: Vec<&Path> = [self.own_path(), self.root()].into_iter().chain(above).collect();
         let around = |start: &Path| {
             let around = names.iter().filter(|name| start.starts_with(name));
             around.max_by_key(|name| name.components().count()).map(|name| (*name).to_owned())
         };
         // An agent may have told it as it was typed, through symlinks.
-        Ok(around(start).or_else(|| around(&absolute(start))))
+        let found = around(start).or_else(|| around(&absolute(start)));
+        if found.is_some() || line.is_empty() {
+            return Ok(found);
+        }
+        // A branch in between may be gone: what this grew from shows it all the same.
+        if let Some(there) = self.engine.workspace_around(start)
+            && there.place_in(&line)?.is_some()
+        {
+            return Ok(Some(there.root));
+        }
+        // Or what is written down of it cannot be read.
+        let whole = versioned::whole(branch::read_all(self.engine.home())?);
+        whole.map(|_| None).map_err(|error| error.context("it cannot be told where the conversation knows its files"))
     }
 
     /// Refuses a conversation that cannot go on here because it names its files where only `exec` shows them; without that, somebody else's are there. `again` is the

@@ -66,15 +66,16 @@ pub(crate) fn command(app: &App, session: &str, conversation: &ConversationRepor
 pub(crate) fn in_branch(app: &App, root: &Path, cwd: &Path, branch: &str, agent: &[OsString]) -> Vec<OsString> {
     let mut words = vec![ah(app), "-C".into(), root.into()];
     words.extend(["agent", "fs", "exec", branch, "--"].map(OsString::from));
-    // A directory may be in the branch alone, and then not where the command is typed.
-    match agent.split_first().filter(|_| cwd != root) {
-        Some((env, rest)) => {
-            words.extend([env.clone(), "-C".into(), cwd.into()]);
-            words.extend_from_slice(rest);
-        }
-        None => words.extend_from_slice(agent),
-    }
+    words.extend(seated(root, cwd, agent));
     words
+}
+
+/// The agent's command as `exec` runs it in `cwd`, where a branch is shown at `root`: a directory may be in the branch alone, and then not where that begins.
+pub(crate) fn seated(root: &Path, cwd: &Path, agent: &[OsString]) -> Vec<OsString> {
+    match agent.split_first().filter(|_| cwd != root) {
+        Some((env, rest)) => [&[env.clone(), "-C".into(), cwd.into()][..], rest].concat(),
+        None => agent.to_vec(),
+    }
 }
 
 /// How the agent is to run: without a terminal it gets its instruction, answers, and ends.

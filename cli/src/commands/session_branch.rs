@@ -88,8 +88,8 @@ pub(crate) fn run(app: &App, args: &BranchArgs) -> Outcome {
         return Err(match &report.shown_at {
             Some(at) => {
                 workspace.hold_branch(&report.branch)?;
-                let cwd = Some(report.conversation.cwd.clone());
-                let run = ExecOptions { command: agent, cwd, once: false, apart: exec::apart(app) };
+                let command = launch::seated(at, &report.conversation.cwd, &agent);
+                let run = ExecOptions { command, cwd: None, once: false, apart: exec::apart(app) };
                 exec::become_in(app, at, &report.branch, &run)
             }
             None => launch::become_it(app, &agent, &report.conversation.cwd),

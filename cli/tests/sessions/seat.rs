@@ -202,3 +202,25 @@ fn an_agent_that_knows_a_path_which_is_somebody_elses_now_is_not_started_unseen(
     let again = ran(&["agent", "rewind", &stop, "--conversation"]);
     assert!(again.code == 0 && !again.stderr.contains("knows its files"), "{again:?}");
 }
+
+#[test]
+fn a_directory_that_is_in_the_branch_alone_is_started_in_at_once_too() {
+    let world = World::on_git();
+    let sub = world.root().join("sub");
+    fs::create_dir(&sub).unwrap();
+    world.write("a", "0");
+    world.write("sub/b", "0");
+    // By then it is known, so that what is in it is of it.
+    world.fs(["snapshot"]);
+    let mut play = Play::begin_at(&world, Form::Claude, "11111111-2222-4333-8444-555555555555", &sub);
+    play.turn("the first", |world| put(world, "a", "1"));
+    play.turn("the second", |world| put(world, "a", "2"));
+    play.settle();
+    fs::rename(&sub, world.root().join("gone")).unwrap();
+    let ran = Ran::of(&mut play.ah(&["session", "branch", "@prompt", "--name", "one", "-m", "x", "--run"]));
+    if ran.code == 4 && ran.stderr.contains("knows its files") {
+        return skip("needs namespaces, to show a branch at the workspace's path");
+    }
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(play.told("cwd").trim(), sub.to_str().unwrap(), "{ran:?}");
+}

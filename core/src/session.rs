@@ -40,13 +40,25 @@ pub struct SessionRecord {
     /// Whether it has been an agent's, which it may not be just now: an agent that is started anew has no id yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub was_agents: bool,
+    /// Where its conversation knows its files from before its agent was seated here; none: here.
+    #[serde(with = "text::abs_option", default, skip_serializing_if = "Option::is_none")]
+    pub known_at: Option<PathBuf>,
 }
 
 impl SessionRecord {
     /// A session of which nothing more is known.
     #[must_use]
     pub fn new(name: SessionName, created: Timestamp) -> Self {
-        Self { name, created, title: None, agent: None, ended: None, provenance: None, was_agents: false }
+        Self {
+            name,
+            created,
+            title: None,
+            agent: None,
+            ended: None,
+            provenance: None,
+            was_agents: false,
+            known_at: None,
+        }
     }
 }
 

@@ -101,14 +101,17 @@ impl Workspace {
         }
         let again = |reference: &str| format!("ah session branch {reference} --name {}", options.name);
         let start = self.start_from(&state, &options.from, With::Conversation, again)?;
-        let (agent, source) = start.agent()?;
-        let known_at = self.known_at(&source.start)?;
+        let (agent, _) = start.agent()?;
+        let knows = start.knows(&state)?;
+        let known_at = self.known_at(knows)?;
         // What grew from here is shown there as well as here.
         let shown_at = Some(known_at.as_deref().unwrap_or(&self.root)).filter(|at| (options.can_show)(at));
-        let elsewhere = Some(source.start.as_path()).filter(|_| known_at.is_none() || shown_at.is_none());
+        let unseen = Some(knows).filter(|_| known_at.is_none() || shown_at.is_none());
         if options.run {
-            self.refuse_elsewhere(&state, &start, elsewhere)?;
+            self.refuse_elsewhere(&state, &start, unseen)?;
         }
+        let before = start.known_at.as_deref().filter(|at| shown_at.is_none_or(|shown| !at.starts_with(shown)));
+        let elsewhere = unseen.or(before);
         launch::program(agent, &options.agents)?;
         // An instruction that cannot be given is refused before anything is made.
         launch::fresh(agent, options.instruction.as_deref(), options.form)?;
@@ -188,6 +191,7 @@ impl Workspace {
         let mut session = SessionRecord::new(options.name.clone(), self.engine.settings().clock.now());
         session.agent = rebuilt.agent_session();
         session.provenance = Some(rebuilt.provenance(start));
+        session.known_at.clone_from(&rebuilt.report.known_at);
         self.engine.make_known(&own.id, &options.name, session.agent.as_ref());
         let written = session::make(&own.folder(), session.clone());
         let said = written

@@ -223,7 +223,7 @@ fn the_lines_that_are_left_out_are_counted_in_words() {
 }
 
 /// In a namespace in which no further ones can be made.
-fn confined(command: &mut Command) -> Command {
+pub(crate) fn confined(command: &mut Command) -> Command {
     let script = "echo 0 >/proc/sys/user/max_mnt_namespaces && exec \"$@\"";
     let mut confined = Command::new("unshare");
     confined.args(["-U", "-r", "-m", "sh", "-c", script, "sh"]).arg(command.get_program()).args(command.get_args());

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::branch::confined;
 use crate::play::{Form, Play, put};
 use crate::support::bench::Bench;
 use crate::support::{Ran, User, World, ah, is_root, skip};
@@ -30,11 +31,21 @@ fn branched(world: &World) -> Option<(Play<'_>, PathBuf)> {
 fn gone_on(world: &World, made: &Value, text: &str) -> PathBuf {
     let made = &made["session_branch"];
     let path = PathBuf::from(made["branch"]["path"].as_str().unwrap());
-    let id = made["conversation"]["agent_session"].as_str().unwrap();
-    let mut inside = Play::begin_at(world, Form::Claude, id, &path);
-    inside.turn(text, |_| fs::write(path.join("a"), text).unwrap());
-    world.wait_for_background();
+    went_on(world, &made["conversation"], &path, &[text]);
     path
+}
+
+/// The same of a conversation that was made anew, of an agent which works at `path`.
+fn went_on(world: &World, made: &Value, path: &Path, texts: &[&str]) {
+    let mut inside = Play::begin_at(world, Form::Claude, made["agent_session"].as_str().unwrap(), path);
+    let transcript = Path::new(made["transcript"].as_str().unwrap());
+    if transcript != inside.file {
+        fs::copy(transcript, &inside.file).unwrap();
+    }
+    for text in texts {
+        inside.turn(text, |_| fs::write(path.join("a"), text).unwrap());
+    }
+    world.wait_for_background();
 }
 
 /// The line that is printed within `exec` of a branch, there said in this shell's words.
@@ -198,9 +209,47 @@ fn an_agent_that_knows_a_path_which_is_somebody_elses_now_is_not_started_unseen(
         let made = ran(words);
         assert!(made.code == 0 && made.stderr.contains(&said), "{words:?}: {made:?}");
     }
-    // From the rewind on the session is at home in the new place.
-    let again = ran(&["agent", "rewind", &stop, "--conversation"]);
-    assert!(again.code == 0 && !again.stderr.contains("knows its files"), "{again:?}");
+    // It is at home in the new place since, but knows no more than before, until it was told something there.
+    let again = ran(&["agent", "rewind", &stop, "--conversation", "--json"]);
+    let again: Value = serde_json::from_str(&again.stdout).unwrap();
+    let conversation = &again["rewind"]["conversation"];
+    assert_eq!(conversation["known_at"], old.to_str().unwrap(), "{again:#}");
+    let made = ran(&["session", "branch", &stop, "--name", "e", "-m", "x", "--run"]);
+    assert!(made.code == 4 && made.stderr.contains(&said), "{made:?}");
+    went_on(&world, conversation, &new, &["it is told", "it goes on"]);
+    let made = ran(&["session", "branch", &last_stop(&world, &new), "--name", "f", "-m", "x", "--run"]);
+    assert!(made.code == 0 && made.stderr.contains(&said) && play.told("a").starts_with("it "), "{made:?}");
+}
+
+#[test]
+fn what_a_branch_was_told_elsewhere_is_still_known_when_it_is_gone_on_with() {
+    let world = World::on_git();
+    let mut play = Play::begin(&world, Form::Claude);
+    world.write("a", "0");
+    play.turn("the first", |world| put(world, "a", "1"));
+    play.turn("the second", |world| put(world, "a", "2"));
+    play.settle();
+    if Ran::of(&mut confined(Command::new("true").current_dir("/"))).code != 0 {
+        return skip("needs user namespaces");
+    }
+    let ran = Ran::of(&mut confined(&mut play.ah(&["session", "branch", "@prompt", "--name", "one", "--json"])));
+    let made: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let root = world.root().display().to_string();
+    assert_eq!(made["session_branch"]["conversation"]["known_at"], root, "{made:#}");
+    let one = gone_on(&world, &made, "in one");
+    let in_one = |words: &[&str]| Ran::of(play.ah(words).current_dir(&one));
+    // Before anything was said there it knows the workspace's path alone; where that can be shown, it is.
+    let ran = in_one(&["session", "branch", "@prompt", "--name", "two"]);
+    assert!(ran.code == 0 && !ran.stderr.contains("knows its files"), "{ran:?}");
+    starts_in(&play, &play.shell(ran.stdout.trim()), "1");
+    // In the branch's own directory that is said each time.
+    for _ in 0..2 {
+        let ran = in_one(&["agent", "rewind", "--conversation", "--json"]);
+        let made: Value = serde_json::from_str(&ran.stdout).unwrap();
+        let conversation = &made["rewind"]["conversation"];
+        assert_eq!(conversation["known_at"], root, "{made:#}");
+        went_on(&world, conversation, &one, &["in one"]);
+    }
 }
 
 #[test]

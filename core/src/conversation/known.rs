@@ -8,8 +8,10 @@ use ah_plugin_api::{Error, ErrorKind, Result};
 use crate::branch;
 use crate::conversation::Start;
 use crate::open::absolute;
+use crate::rewind::prompts_before;
 use crate::state::State;
 use crate::text;
+use crate::timeline::EventBody;
 use crate::versioned;
 use crate::workspace::Workspace;
 
@@ -43,13 +45,17 @@ impl Workspace {
 
     /// Refuses a conversation that cannot go on here because it names its files where only `exec` shows them; without that, somebody else's are there. `again` is the
     /// command to repeat in it. Else gives where it knows its files, if they are there no more.
-    pub(crate) fn is_seated_here(&self, start: &Path, again: &str) -> Result<Option<PathBuf>> {
-        let at = match self.known_at(start)? {
-            Some(at) if at == self.own_path() || at == self.root() => return Ok(None),
+    pub(crate) fn is_seated_here(&self, start: &Start, again: &str) -> Result<Option<PathBuf>> {
+        let seat = &start.agent()?.1.start;
+        let names = [self.own_path(), self.root()];
+        let at = match self.known_at(seat)? {
+            Some(at) if names.contains(&at.as_path()) => {
+                return Ok(start.known_at.clone().filter(|at| !names.iter().any(|name| at.starts_with(name))));
+            }
             Some(at) => at,
-            None => return Ok(Some(start.to_owned())),
+            None => return Ok(Some(seat.to_owned())),
         };
-        let Some(own) = self.own_branch()? else { return Ok(Some(start.to_owned())) };
+        let Some(own) = self.own_branch()? else { return Ok(Some(seat.to_owned())) };
         let (name, shown) = (&own.name, at.display());
         let message =
             format!("the conversation knows the files of the branch {name} at {shown}, where only `exec` shows them");
@@ -60,9 +66,12 @@ impl Workspace {
         )))
     }
 
-    /// Refuses to start an agent unseen whose conversation knows its files `elsewhere` than it will see them. One that begins anew knows none.
+    /// Refuses to start an agent unseen whose conversation knows its files `elsewhere` than it will see them. One that begins anew knows none; one that was told
+    /// something by the moment where it is now was told where they are.
     pub(crate) fn refuse_elsewhere(&self, state: &State, start: &Start, elsewhere: Option<&Path>) -> Result<()> {
-        let Some(elsewhere) = elsewhere.filter(|_| !start.begins_anew(state)) else { return Ok(()) };
+        let told = |at: &Path| start.known_at.as_deref() == Some(at) && start.is_told_here(state);
+        let unseen = elsewhere.filter(|at| !told(at) && !start.begins_anew(state));
+        let Some(elsewhere) = unseen else { return Ok(()) };
         let message = format!(
             "the conversation knows its files at {}, where the agent will not see them: what it does by that path is done to what is there",
             elsewhere.display()
@@ -84,5 +93,27 @@ impl Workspace {
             Some(below) if below != Path::new("") => root.join(below),
             _ => root.to_owned(),
         })
+    }
+}
+
+impl Start {
+    /// The path by which the conversation knows its files at the moment: as long as nothing was said where its session is now, that from before.
+    pub(crate) fn knows(&self, state: &State) -> Result<&Path> {
+        let seat = &self.agent()?.1.start;
+        Ok(self.known_at.as_deref().filter(|_| !self.is_told_here(state)).unwrap_or(seat))
+    }
+
+    /// Whether a prompt was given by the moment since the session is where it is now.
+    fn is_told_here(&self, state: &State) -> bool {
+        let seat = self.agent.as_ref().map(|agent| &agent.start);
+        let of_it = state.events.iter().rev().filter(|event| event.session == self.moment.session);
+        let came = of_it.filter_map(|event| match &event.body {
+            EventBody::Rewind(rewind) => {
+                rewind.left.as_ref().filter(|left| Some(&left.start) != seat).map(|_| event.seq)
+            }
+            _ => None,
+        });
+        let since = came.max().unwrap_or(0);
+        prompts_before(&state.events, &state.moments, &self.moment).iter().any(|prompt| prompt.seq > since)
     }
 }

@@ -25,6 +25,8 @@ pub(crate) struct Start {
     pub(crate) snapshot: SnapshotRecord,
     /// Whose conversation it is; none: nobody's.
     pub(crate) agent: Option<AgentSession>,
+    /// Where it knows its files from before it was seated where it started, or was taken up; none: only there.
+    pub(crate) known_at: Option<PathBuf>,
     /// The transcript that the moment is in; none: it was not written down where that is.
     pub(crate) transcript: Option<PathBuf>,
     /// What a person should know of the choice.
@@ -90,10 +92,11 @@ impl Workspace {
             ));
             (moment, snapshot)
         };
-        let agent = session::load(&self.folder(), &moment.session)?.and_then(|record| record.agent);
+        let record = session::load(&self.folder(), &moment.session)?;
+        let (agent, known_at) = record.map_or((None, None), |record| (record.agent, record.known_at));
         let agent = agent.or_else(|| left(state, &moment.session));
         let transcript = transcript(state, &moment, agent.as_ref());
-        Ok(Start { moment, snapshot, agent, transcript, notes })
+        Ok(Start { moment, snapshot, agent, known_at, transcript, notes })
     }
 }
 

@@ -135,7 +135,7 @@ impl Workspace {
         let rebuilt = match options.conversation {
             true => {
                 let again = if options.run { format!("{} --run", again(&options.to)) } else { again(&options.to) };
-                let elsewhere = self.is_seated_here(&start.agent()?.1.start, &again)?;
+                let elsewhere = self.is_seated_here(&start, &again)?;
                 if options.run {
                     self.refuse_elsewhere(&state, &start, elsewhere.as_deref())?;
                 }
@@ -294,6 +294,7 @@ impl Workspace {
             self.change_session(session, |record| {
                 record.was_agents = true;
                 record.agent = agent;
+                record.known_at.clone_from(&rebuilt.report.known_at);
                 record.ended = None;
             })?;
             if is_free { Ok(()) } else { tell() }

@@ -106,7 +106,10 @@ impl Workspace {
         let known_at = self.known_at(knows)?;
         // What grew from here is shown there as well as here.
         let shown_at = Some(known_at.as_deref().unwrap_or(&self.root)).filter(|at| (options.can_show)(at));
-        let unseen = Some(knows).filter(|_| known_at.is_none() || shown_at.is_none());
+        let unseen = match &known_at {
+            Some(at) => shown_at.is_none().then_some(at.as_path()),
+            None => Some(knows),
+        };
         if options.run {
             self.refuse_elsewhere(&state, &start, unseen)?;
         }

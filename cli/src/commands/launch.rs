@@ -122,11 +122,7 @@ pub(crate) fn tell(app: &App, from: &FromRecord, conversation: &ConversationRepo
     for note in &conversation.notes {
         app.ui.note(note);
     }
-    if let Some(known_at) = &conversation.known_at {
-        let message = format!(
-            "the conversation knows its files at {}, where the agent will not see them: what it does by that path is done to what is there",
-            known_at.display()
-        );
+    if let Some(message) = conversation.unseen() {
         app.ui.warning(&message, Some("let the first thing that it is told be where its files are now"));
     }
     if conversation.replayed > 0 {

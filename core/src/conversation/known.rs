@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use ah_plugin_api::{Error, ErrorKind, Result};
 
 use crate::branch;
-use crate::conversation::Start;
+use crate::conversation::{ConversationReport, Start};
 use crate::open::absolute;
 use crate::rewind::prompts_before;
 use crate::state::State;
@@ -72,11 +72,7 @@ impl Workspace {
         let told = |at: &Path| start.known_at.as_deref() == Some(at) && start.is_told_here(state);
         let unseen = elsewhere.filter(|at| !told(at) && !start.begins_anew(state));
         let Some(elsewhere) = unseen else { return Ok(()) };
-        let message = format!(
-            "the conversation knows its files at {}, where the agent will not see them: what it does by that path is done to what is there",
-            elsewhere.display()
-        );
-        Err(Error::new(ErrorKind::FailedPrecondition, message)
+        Err(Error::new(ErrorKind::FailedPrecondition, unseen_at(elsewhere))
             .with_hint("leave `--run` away: the command that starts the agent is printed, to be run if that is meant"))
     }
 
@@ -93,6 +89,22 @@ impl Workspace {
             Some(below) if below != Path::new("") => root.join(below),
             _ => root.to_owned(),
         })
+    }
+}
+
+/// What is to be said of a conversation that knows its files at a path where its agent will not see them.
+fn unseen_at(path: &Path) -> String {
+    format!(
+        "the conversation knows its files at {}, where the agent will not see them: what it does by that path is done to what is there",
+        path.display()
+    )
+}
+
+impl ConversationReport {
+    /// What a person is to be warned of, if it knows its files where the agent will not see them.
+    #[must_use]
+    pub fn unseen(&self) -> Option<String> {
+        self.known_at.as_deref().map(unseen_at)
     }
 }
 

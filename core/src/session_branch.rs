@@ -38,6 +38,8 @@ pub struct SessionBranchOptions {
     pub form: Form,
     /// Whether the agent is to be started at once: refused where its conversation knows its files elsewhere than it will see them.
     pub run: bool,
+    /// Whether it is started there, too.
+    pub elsewhere: bool,
     /// Whether a branch can be shown in place of a directory; else the agent will run in the branch's own.
     pub can_show: fn(&Path) -> bool,
     /// Where agents keep their things.
@@ -110,7 +112,7 @@ impl Workspace {
             Some(at) => shown_at.is_none().then_some(at.as_path()),
             None => Some(knows),
         };
-        if options.run {
+        if options.run && !options.elsewhere {
             self.refuse_elsewhere(&state, &start, unseen)?;
         }
         let before = start.known_at.as_deref().filter(|at| shown_at.is_none_or(|shown| !at.starts_with(shown)));

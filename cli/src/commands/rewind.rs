@@ -48,6 +48,9 @@ pub(crate) struct RewindArgs {
     /// Start the agent instead of printing the command.
     #[arg(long, conflicts_with = "files")]
     run: bool,
+    /// With --run: start it also where its conversation knows its files at a path where it will not see them.
+    #[arg(long, requires = "run")]
+    elsewhere: bool,
 }
 
 #[derive(Serialize)]
@@ -85,6 +88,7 @@ pub(crate) fn run(app: &App, args: &RewindArgs) -> Outcome {
         files: !args.conversation,
         conversation: !args.files,
         run: args.run,
+        elsewhere: args.elsewhere,
         agents: app.agents_home()?,
     };
     let report = workspace.rewind(&options)?;

@@ -15,7 +15,7 @@ use crate::failure::{Exit, Outcome};
 #[command(after_help = "\
 Makes a branch from the snapshot at or before REF, and the agent's conversation as it was there, under a new id; the \
 session, its transcript and its files stay as they are. Prints the command that starts the agent in the branch, alone: at the \
-path where the conversation knows its files if the kernel allows that, else in the branch's directory (it is warned of then, and --run refused); recorded if the agent's hooks are not installed, so that it has moments all the same. If the snapshot cannot be used, the \
+path where the conversation knows its files if the kernel allows that, else in the branch's directory (it is warned of then, and --run refused without --elsewhere); recorded if the agent's hooks are not installed, so that it has moments all the same. If the snapshot cannot be used, the \
 nearest that can be is named, and nothing is made (exit code 4).
 
 Examples:
@@ -35,6 +35,9 @@ pub(crate) struct BranchArgs {
     /// Start the agent instead of printing the command.
     #[arg(long)]
     run: bool,
+    /// With --run: start it also where its conversation knows its files at a path where it will not see them.
+    #[arg(long, requires = "run")]
+    elsewhere: bool,
 }
 
 #[derive(Serialize)]
@@ -64,6 +67,7 @@ pub(crate) fn run(app: &App, args: &BranchArgs) -> Outcome {
         instruction: args.instruction.clone(),
         form: launch::form(args.run),
         run: args.run,
+        elsewhere: args.elsewhere,
         can_show: exec::can_show,
         agents: app.agents_home()?,
     };

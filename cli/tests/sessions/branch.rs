@@ -254,8 +254,12 @@ fn where_nothing_can_be_shown_elsewhere_it_runs_in_the_branchs_directory() {
     play.forget();
     let words = ["session", "branch", "@prompt", "--name", "other", "-m", "again", "--run"];
     let ran = Ran::of(&mut confined(&mut play.ah(&words)));
-    assert!(ran.code == 4 && ran.stderr.contains("leave `--run` away"), "{ran:?}");
+    assert!(ran.code == 4 && ran.stderr.contains("or add `--elsewhere`"), "{ran:?}");
     assert!(play.told("argv").is_empty() && !world.path("state/branches/other").exists());
+    let ran = Ran::of(&mut confined(&mut play.ah(&[&words[..], &["--elsewhere"]].concat())));
+    assert!(ran.code == 0 && ran.stderr.contains("knows its files at"), "{ran:?}");
+    assert!(play.told("argv").contains("again") && world.path("state/branches/other").exists());
+    play.forget();
     // Before the first prompt nothing was said of any path.
     let first = play.of_kind("prompt")[0].clone();
     let words = ["session", "branch", &first, "--name", "anew", "-m", "again", "--run"];

@@ -73,7 +73,7 @@ impl Workspace {
         let unseen = elsewhere.filter(|at| !told(at) && !start.begins_anew(state));
         let Some(elsewhere) = unseen else { return Ok(()) };
         Err(Error::new(ErrorKind::FailedPrecondition, unseen_at(elsewhere))
-            .with_hint("leave `--run` away: the command that starts the agent is printed, to be run if that is meant"))
+            .with_hint("leave `--run` away: the command that starts the agent is printed; or add `--elsewhere`, and it is started all the same"))
     }
 
     /// The directory below `root` that stands for the one in which an agent's session started, under whatever name this workspace had for it:

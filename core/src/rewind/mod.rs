@@ -38,8 +38,11 @@ pub struct RewindOptions {
     pub files: bool,
     /// Whether the conversation is cut.
     pub conversation: bool,
-    /// Whether the agent is to be started at once: refused while the one that there was still runs.
+    /// Whether the agent is to be started at once: refused while the one that there was still runs, or where its conversation knows its files elsewhere than it
+    /// will see them.
     pub run: bool,
+    /// Whether it is started there, too.
+    pub elsewhere: bool,
     /// Where agents keep their things.
     pub agents: Home,
 }
@@ -136,7 +139,7 @@ impl Workspace {
             true => {
                 let again = if options.run { format!("{} --run", again(&options.to)) } else { again(&options.to) };
                 let elsewhere = self.is_seated_here(&start, &again)?;
-                if options.run {
+                if options.run && !options.elsewhere {
                     self.refuse_elsewhere(&state, &start, elsewhere.as_deref())?;
                 }
                 Some(self.cut_in_place(&state, &start, options, elsewhere.as_deref())?)

@@ -135,13 +135,21 @@ impl Talk {
             instruction: Some("go on".to_owned()),
             form: Form::Interactive,
             run: false,
+            elsewhere: false,
             can_show: |_| true,
             agents: self.home.clone(),
         }
     }
 
     pub(crate) fn back_to(&self, to: &str) -> RewindOptions {
-        RewindOptions { to: to.to_owned(), files: true, conversation: true, run: false, agents: self.home.clone() }
+        RewindOptions {
+            to: to.to_owned(),
+            files: true,
+            conversation: true,
+            run: false,
+            elsewhere: false,
+            agents: self.home.clone(),
+        }
     }
 
     /// Every file in the agent's home.

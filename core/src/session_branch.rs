@@ -191,6 +191,7 @@ impl Workspace {
             },
             instruction: options.instruction.as_deref(),
             form: options.form,
+            again: None,
         };
         let rebuilt = self.rebuild(state, start, &bearer)?;
         let mut session = SessionRecord::new(options.name.clone(), self.engine.settings().clock.now());

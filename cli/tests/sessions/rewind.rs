@@ -429,3 +429,37 @@ fn it_names_the_other_agents_that_it_takes_files_from() {
     let conversation = notes(&["agent", "rewind", &first, "--conversation"]);
     assert!(!conversation.contains(others), "{conversation}");
 }
+
+#[test]
+fn what_a_killed_one_left_goes_with_the_command_that_does_it_again() {
+    let world = World::on_git();
+    let play = played(&world, Form::Claude);
+    let within = |what: &str| {
+        let all = fs::read_dir(world.path("state/workspaces")).unwrap().flatten();
+        all.map(|of| of.path().join(what)).find(|path| path.exists())
+    };
+    // Held where it would let the session have the conversation that it made.
+    let session = format!("sessions/{}/session.lock", play.moments()[0]["session"].as_str().unwrap());
+    let lock = fs::File::open(within(&session).unwrap()).unwrap();
+    lock.lock().unwrap();
+    let mut rewind = play.ah(&["agent", "rewind", "@prompt{2}", "--conversation"]);
+    let mut rewind = rewind.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let made = || {
+        let files = fs::read_dir(within("conversations")?).ok()?.flatten();
+        let mut texts = files.filter_map(|file| fs::read_to_string(file.path()).ok());
+        texts.find(|text| text.contains("\"rewind\""))
+    };
+    while made().is_none() {
+        assert!(rewind.try_wait().unwrap().is_none(), "it did not wait for the session");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    rewind.kill().unwrap();
+    rewind.wait().unwrap();
+    drop(lock);
+    let ran = play.run(&["agent", "fs", "gc"]);
+    let second = play.of_kind("prompt")[1].clone();
+    let again = format!("`ah agent rewind {second} --conversation` cuts it");
+    assert!(ran.stdout.contains(&again) || ran.stderr.contains(&again), "{ran:?}");
+    play.run(&["agent", "rewind", &second, "--conversation"]);
+    assert_eq!(world.read("a").as_deref(), Some("3"));
+}

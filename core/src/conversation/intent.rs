@@ -37,6 +37,9 @@ pub(crate) struct Intent {
     /// What comes to lie in the agent's home; written down before it does.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) files: Vec<Made>,
+    /// The command that makes it again; none: what there was before it is not there without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) again: Option<String>,
     /// What the session's timeline is to say once it bears the conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rewind: Option<Box<Rewind>>,
@@ -188,9 +191,9 @@ impl Workspace {
         }
         intent.take_back(self)?;
         // A session that was there before goes on as it was, whatever became of its files.
-        let whole = match intent.workspace == self.id {
-            true => format!(": {} has the one that it had, `ah agent rewind` again cuts it", intent.session),
-            false => String::new(),
+        let whole = match &intent.again {
+            Some(again) => format!(": {} has the one that it had, `{again}` cuts it", intent.session),
+            None => String::new(),
         };
         Ok(Some(format!("took away the conversation {}, which was being made by a killed process{whole}", intent.id)))
     }

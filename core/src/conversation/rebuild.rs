@@ -33,6 +33,8 @@ pub(crate) struct Bearer<'a> {
     pub(crate) instruction: Option<&'a str>,
     /// With a person at the terminal, or without.
     pub(crate) form: Form,
+    /// The command that does it again, where the session was there before.
+    pub(crate) again: Option<String>,
 }
 
 /// A conversation that is there, and that no session bears yet.
@@ -181,6 +183,7 @@ impl Workspace {
             maker: Holder::me(),
             workspace: bearer.workspace.id.clone(),
             session: bearer.session.clone(),
+            again: bearer.again.clone(),
             rewind: None,
             files: Vec::new(),
         };

@@ -137,12 +137,12 @@ impl Workspace {
         }
         let rebuilt = match options.conversation {
             true => {
-                let again = if options.run { format!("{} --run", again(&options.to)) } else { again(&options.to) };
-                let elsewhere = self.is_seated_here(&start, &again)?;
+                let run = if options.run { " --run" } else { "" };
+                let elsewhere = self.is_seated_here(&start, &format!("{}{run}", again(&options.to)))?;
                 if options.run && !options.elsewhere {
                     self.refuse_elsewhere(&state, &start, elsewhere.as_deref())?;
                 }
-                Some(self.cut_in_place(&state, &start, options, elsewhere.as_deref())?)
+                Some(self.cut_in_place(&state, &start, options, elsewhere.as_deref(), again)?)
             }
             false => None,
         };
@@ -235,12 +235,15 @@ impl Workspace {
         start: &Start,
         options: &RewindOptions,
         elsewhere: Option<&Path>,
+        again: impl Fn(&str) -> String,
     ) -> Result<Rebuilt> {
         let (agent, source) = start.agent()?;
         launch::program(agent, &options.agents).map_err(|error| {
             let install = error.hint.clone().unwrap_or_default();
             error.with_hint(format!("{install}; or go back with the files alone: `--files`"))
         })?;
+        // By its id: the REF may mean another one by then.
+        let again = again(start.moment.record.id.as_str());
         // What is gone may come back with the files.
         let comes_back = |below: &Path| options.files && self.holds_dir(&start.snapshot, below).unwrap_or(false);
         let cwd =
@@ -254,6 +257,7 @@ impl Workspace {
                 seat: Seat { home: &options.agents, cwd: &cwd, shown: None, elsewhere },
                 instruction: None,
                 form: Form::Interactive,
+                again: Some(again),
             },
         )
     }

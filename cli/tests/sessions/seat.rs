@@ -144,6 +144,44 @@ fn it_is_shown_there_also_when_a_branch_in_between_is_gone() {
     starts_in(&play, &play.shell(ran.stdout.trim()), "in one");
 }
 
+/// Has the agent's session of a workspace have begun elsewhere.
+fn began_at(play: &Play<'_>, workspace: &Path, start: &Path) {
+    let session = play.json("session-list", &["-C", workspace.to_str().unwrap(), "session", "list"]);
+    let session = session["sessions"].as_array().unwrap().iter().find(|session| session["agent"].is_object()).unwrap();
+    let workspaces = fs::read_dir(play.world.path("state/workspaces")).unwrap().flatten();
+    let record = format!("sessions/{}/session.json", session["name"].as_str().unwrap());
+    let record = workspaces.map(|at| at.path().join(&record)).find(|record| record.exists()).unwrap();
+    let mut fields: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+    fields["agent"]["start"] = start.to_str().unwrap().into();
+    fs::write(&record, fields.to_string()).unwrap();
+}
+
+#[test]
+fn another_name_of_the_directory_is_not_somebody_elses() {
+    if !is_root() {
+        return skip("needs root, to mount");
+    }
+    let world = World::on_git();
+    fs::create_dir(world.root().join("sub")).unwrap();
+    world.write("sub/a", "0");
+    let mut play = Play::begin(&world, Form::Claude);
+    play.turn("the first", |world| put(world, "a", "1"));
+    play.turn("the second", |world| put(world, "a", "2"));
+    play.settle();
+    let (root, bound) = (world.root(), world.path("bound"));
+    fs::create_dir(&bound).unwrap();
+    began_at(&play, &root, &bound.join("sub"));
+    let (at, to, ah) = (root.display(), bound.display(), ah().display().to_string());
+    let ran = play.shell(&format!(
+        "unshare -m sh -c 'mount --bind {at} {to} && cd {at} && exec {ah} agent rewind --conversation --json'"
+    ));
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let made: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let conversation = &made["rewind"]["conversation"];
+    assert!(conversation["known_at"].is_null(), "{made:#}");
+    assert_eq!(conversation["cwd"], root.join("sub").to_str().unwrap());
+}
+
 #[test]
 fn a_branch_that_cannot_be_made_within_exec_is_made_outside() {
     if !is_root() {
@@ -158,14 +196,7 @@ fn a_branch_that_cannot_be_made_within_exec_is_made_outside() {
     play.turn("the second", |_| fs::write(one.join("a"), "2").unwrap());
     world.wait_for_background();
     // As one that began where `exec` shows the branch.
-    let session = play.json("session-list", &["-C", one.to_str().unwrap(), "session", "list"]);
-    let session = session["sessions"].as_array().unwrap().iter().find(|session| session["agent"].is_object()).unwrap();
-    let workspaces = fs::read_dir(world.path("state/workspaces")).unwrap().flatten();
-    let record = format!("sessions/{}/session.json", session["name"].as_str().unwrap());
-    let record = workspaces.map(|at| at.path().join(&record)).find(|record| record.exists()).unwrap();
-    let mut fields: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
-    fields["agent"]["start"] = world.root().to_str().unwrap().into();
-    fs::write(&record, fields.to_string()).unwrap();
+    began_at(&play, &one, &world.root());
     // As where mounts are not shared: what is mounted outside does not come in.
     let alone = format!("unshare -m --propagation private {}", ah().display());
     let ran = within(&play, "one", &format!("{alone} session branch @prompt --name two"));

@@ -8,6 +8,7 @@ use ah_plugin_api::{Error, ErrorKind, Result};
 use crate::branch;
 use crate::conversation::{ConversationReport, Start};
 use crate::open::absolute;
+use crate::registry::Identity;
 use crate::rewind::prompts_before;
 use crate::state::State;
 use crate::text;
@@ -53,7 +54,7 @@ impl Workspace {
                 return Ok(start.known_at.clone().filter(|at| !names.iter().any(|name| at.starts_with(name))));
             }
             Some(at) => at,
-            None => return Ok(Some(seat.to_owned())),
+            None => return Ok(Some(seat.to_owned()).filter(|seat| self.also_at(seat).is_none())),
         };
         let Some(own) = self.own_branch()? else { return Ok(Some(seat.to_owned())) };
         let (name, shown) = (&own.name, at.display());
@@ -76,11 +77,17 @@ impl Workspace {
             .with_hint("leave `--run` away: the command that starts the agent is printed; or add `--elsewhere`, and it is started all the same"))
     }
 
+    /// The path above `start`, or that itself, at which this workspace is as well as at its own, as by a bind mount.
+    fn also_at<'a>(&self, start: &'a Path) -> Option<&'a Path> {
+        let own = Identity::of_path(&self.root)?;
+        start.ancestors().find(|at| Identity::of_path(at).is_some_and(|there| there.same(&own)))
+    }
+
     /// The directory below `root` that stands for the one in which an agent's session started, under whatever name this workspace had for it:
     /// the nearest that `is_there`.
     pub(crate) fn seat_below(&self, root: &Path, start: &Path, is_there: impl Fn(&Path) -> bool) -> Result<PathBuf> {
         let known = self.known_at(start)?;
-        let below = known.as_ref().and_then(|at| {
+        let below = known.as_deref().or_else(|| self.also_at(start)).and_then(|at| {
             let below = start.strip_prefix(at).map(Path::to_owned);
             below.or_else(|_| absolute(start).strip_prefix(at).map(Path::to_owned)).ok()
         });

@@ -119,7 +119,7 @@ fn next(status: &Status) -> [Next; 3] {
     let next = |command: &str, purpose| Next { command: command.to_owned(), purpose };
     if let Some(interrupted) = &status.interrupted {
         return [
-            next(&interrupted.finish, "finish the restore"),
+            next(&interrupted.finish, "finish what was interrupted"),
             next(&interrupted.back, "go back to the state before it"),
             next("ah timeline", "what happened here"),
         ];

@@ -139,7 +139,7 @@ impl Workspace {
             }
             match begun || !is_about_the_snapshot(&error) {
                 true if begun => error,
-                true => self.outside(&again(&options.from), error),
+                true => self.outside(options, error),
                 false => self.offer(&state, &snapshot, &error, again),
             }
         })?;
@@ -158,14 +158,18 @@ impl Workspace {
     }
 
     /// An error of making a branch in a namespace of `exec`, which what others mount need not reach: outside of it can be done, as what is printed shows it again.
-    fn outside(&self, again: &str, error: Error) -> Error {
+    /// What its own hint says comes first: it may be the same there.
+    fn outside(&self, options: &SessionBranchOptions, error: Error) -> Error {
         let Some(place) = self.own_place().filter(|_| error.kind == ErrorKind::FailedPrecondition) else {
             return error;
         };
-        let or = error.hint.as_deref().map_or_else(String::new, |hint| format!("; or {hint}"));
-        let there = text::shell(place.as_os_str());
-        let again = again.strip_prefix("ah").unwrap_or(again);
-        error.with_hint(format!("outside of `exec`: `ah -C {there}{again}`{or}"))
+        let first = error.hint.as_deref().map_or_else(String::new, |hint| format!("{hint}; "));
+        let (there, from) = (text::shell(place.as_os_str()), text::shell(options.from.as_ref()));
+        let told = options.instruction.as_ref().map(|told| format!(" -m {}", text::shell(told.as_ref())));
+        let run = [(options.run, " --run"), (options.elsewhere, " --elsewhere")];
+        let run: String = run.into_iter().filter_map(|(is_so, word)| is_so.then_some(word)).collect();
+        let again = format!("session branch {from} --name {}{}{run}", options.name, told.unwrap_or_default());
+        error.with_hint(format!("{first}outside of `exec` it is `ah -C {there} {again}`"))
     }
 
     /// Makes the conversation and the session, in a branch that is being made.

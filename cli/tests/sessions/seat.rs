@@ -199,8 +199,8 @@ fn a_branch_that_cannot_be_made_within_exec_is_made_outside() {
     began_at(&play, &one, &world.root());
     // As where mounts are not shared: what is mounted outside does not come in.
     let alone = format!("unshare -m --propagation private {}", ah().display());
-    let ran = within(&play, "one", &format!("{alone} session branch @prompt --name two"));
-    let hint = format!("ah -C {} session branch @prompt --name two", one.display());
+    let ran = within(&play, "one", &format!("{alone} session branch @prompt --name two -m 'go on'"));
+    let hint = format!("ah -C {} session branch @prompt --name two -m 'go on'", one.display());
     assert!(ran.code == 4 && ran.stderr.contains(&format!("`{hint}`")), "{ran:?}");
     let ran = play.shell(&hint);
     assert_eq!(ran.code, 0, "{ran:?}");

@@ -58,6 +58,13 @@ pub(super) fn known_by(target: &Target<'_>) -> Option<String> {
     Some(format!("{id}-{:x}-{}.{:09}", found.stx_ino, born.tv_sec, born.tv_nsec))
 }
 
+/// Whether both are what one folder is known by: of some filesystems former versions wrote down what they say of themselves, and this one does not.
+fn is_same_folder(one: &str, other: &str) -> bool {
+    one.split_once('-').zip(other.split_once('-')).is_some_and(|((id, folder), (other_id, other_folder))| {
+        folder == other_folder && (id == other_id || id.is_empty() || other_id.is_empty())
+    })
+}
+
 /// How a folder that was made is written down.
 fn called(dir: &Path, target: &Target<'_>) -> String {
     let inside = project_of(target).and_then(|project| dir.strip_prefix(project).ok());
@@ -73,18 +80,21 @@ fn of_moved(target: &Target<'_>) -> Option<PathBuf> {
         let name = path.file_name().and_then(|name| name.to_str());
         name.is_some_and(|name| name.starts_with(&prefix) && name.ends_with(".json"))
     });
-    records.find(|path| read(path).ok().flatten().is_some_and(|record| record.project.as_ref() == Some(&known)))
+    let project_in = |path: &Path| read(path).ok()??.project;
+    records.find(|path| project_in(path).is_some_and(|project| is_same_folder(&project, &known)))
 }
 
-/// Whether the record at the project's place is another project's, which was there before. A folder with the settings that were written is the same project,
-/// as after a conversion, unless what is kept of its own is elsewhere.
+/// Whether the record at the project's place is another project's, which was there before. A folder whose settings hold hooks of ours is the same project, as
+/// after a conversion, whatever else was edited in them, unless what is kept of its own is elsewhere.
 fn is_anothers(target: &Target<'_>, record: &Record) -> bool {
-    let is_another = known_by(target).zip(record.project.as_ref()).is_some_and(|(known, project)| known != *project);
-    let as_written = || {
-        let settings = place_of(target).and_then(|place| Settings::read(&place, project_of(target)));
-        settings.is_ok_and(|settings| is_as_written(record, &settings))
+    let known = known_by(target).zip(record.project.as_ref());
+    let is_another = known.is_some_and(|(known, project)| !is_same_folder(&known, project));
+    let holds_ours = || {
+        let place = place_of(target)?;
+        let text = Settings::read(&place, project_of(target))?.text.unwrap_or_default();
+        json::look(target.agent, &place, &text).map(|found| !found.ours.is_empty())
     };
-    is_another && (of_moved(target).is_some() || !as_written())
+    is_another && (of_moved(target).is_some() || !holds_ours().unwrap_or(false))
 }
 
 /// Whether what was written is what is there now.

@@ -422,29 +422,36 @@ fn two_projects_that_changed_places_have_their_own_settings_back() {
     assert_eq!(std::fs::read_dir(&place.backups).unwrap().count(), 0);
 }
 
+/// As after a conversion, which puts a folder with the same files in the project's place.
+fn put_anew(target: &Target<'_>) {
+    let (project, file) = (target.project.unwrap(), place_of(target).unwrap());
+    let former = project.with_file_name("former");
+    let text = std::fs::read(&file).unwrap();
+    std::fs::rename(project, &former).unwrap();
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(&file, text).unwrap();
+    std::fs::remove_dir_all(former).unwrap();
+}
+
+/// Has the one record that there is name the project's folder otherwise.
+fn known_as(place: &Place, otherwise: impl Fn(&str) -> Option<String>) {
+    let mut records = std::fs::read_dir(&place.backups).unwrap().map(|entry| entry.unwrap().path());
+    let path = records.find(|path| path.extension().is_some_and(|it| it == "json")).unwrap();
+    let mut record: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let project = record.as_object_mut().unwrap().remove("project").unwrap();
+    otherwise(project.as_str().unwrap()).into_iter().for_each(|project| record["project"] = project.into());
+    std::fs::write(&path, record.to_string()).unwrap();
+}
+
 #[test]
 fn a_project_is_known_by_the_folder_that_it_was_installed_in_last() {
     let place = place();
     let moved = place.dir.path().join("moved");
     let target = place.target(Agent::Claude, Scope::Project);
     let now = Target { project: Some(&moved), ..target };
-    // As after a conversion, which puts a folder with the same files in its place.
-    let anew = || {
-        let text = std::fs::read(place_of(&target).unwrap()).unwrap();
-        std::fs::rename(&place.project, place.dir.path().join("former")).unwrap();
-        std::fs::create_dir_all(place_of(&target).unwrap().parent().unwrap()).unwrap();
-        std::fs::write(place_of(&target).unwrap(), text).unwrap();
-        std::fs::remove_dir_all(place.dir.path().join("former")).unwrap();
-    };
+    let anew = || put_anew(&target);
     // As former versions wrote it down.
-    let by_path = || {
-        for entry in std::fs::read_dir(&place.backups).unwrap() {
-            let path = entry.unwrap().path();
-            let mut record: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
-            record.as_object_mut().unwrap().remove("project");
-            std::fs::write(&path, record.to_string()).unwrap();
-        }
-    };
+    let by_path = || known_as(&place, |_| None);
     let changes: [&dyn Fn(); 2] = [&anew, &by_path];
     for change in changes {
         std::fs::create_dir(&place.project).unwrap();
@@ -455,5 +462,41 @@ fn a_project_is_known_by_the_folder_that_it_was_installed_in_last() {
         assert!(was_installed(&now) && uninstall(&now).unwrap().restored);
         std::fs::remove_dir_all(&moved).unwrap();
         assert_eq!(std::fs::read_dir(&place.backups).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn what_is_kept_of_a_project_stays_its_own_when_its_settings_were_edited() {
+    // Another folder, or the same one known with its filesystem by one version, without it by another.
+    let to_other_form = |known: &str| {
+        let (id, rest) = known.split_once('-').unwrap();
+        Some(format!("{}-{rest}", if id.is_empty() { "1f" } else { "" }))
+    };
+    for change in [install, uninstall] {
+        for (is_anew, is_moved) in [(true, false), (false, true), (false, false)] {
+            let place = place();
+            let moved = place.dir.path().join("moved");
+            let target = place.target(Agent::Claude, Scope::Project);
+            let now = Target { project: Some(if is_moved { &moved } else { &place.project }), ..target };
+            let file = place_of(&target).unwrap();
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(&file, "{\"model\": \"opus\"}").unwrap();
+            install(&target).unwrap();
+            let edited = std::fs::read_to_string(&file).unwrap().replace("opus", "sonnet");
+            // The same folder's are its own also where no hook is in them any more.
+            std::fs::write(&file, if is_anew { edited.as_str() } else { "{}" }).unwrap();
+            if is_anew {
+                put_anew(&target);
+            } else {
+                known_as(&place, to_other_form);
+            }
+            if is_moved {
+                std::fs::rename(&place.project, &moved).unwrap();
+            }
+            assert!(was_installed(&now));
+            let change = change(&now).unwrap();
+            let kept = change.aside.or(change.backup).unwrap();
+            assert_eq!(std::fs::read_to_string(kept).unwrap(), "{\"model\": \"opus\"}");
+        }
     }
 }

@@ -177,6 +177,16 @@ pub(super) fn before(target: &Target<'_>) -> Option<String> {
     Settings::read(&kept(target)?, None).ok()?.text
 }
 
+/// Whether something of what the file was before the hooks does not stand in `text`, what it is now.
+pub(super) fn is_lost(target: &Target<'_>, text: Option<&str>) -> bool {
+    before(target).is_some_and(|kept| !text.is_some_and(|text| says_all(target, text, &kept)))
+}
+
+/// Whether all that `kept` says stands in `text`.
+fn says_all(target: &Target<'_>, text: &str, kept: &str) -> bool {
+    text == kept || json::holds(target.agent, text, kept)
+}
+
 /// What [`keep`] keeps.
 #[derive(Default)]
 pub(super) struct Kept {
@@ -189,9 +199,7 @@ pub(super) struct Kept {
 /// Keeps `former`, which `written` is about to replace. The record comes last: until it is there nothing is restored from what it goes with.
 pub(super) fn keep(target: &Target<'_>, former: Option<&str>, written: &str) -> Result<Kept> {
     let Some((record, before)) = places(target) else { return Ok(Kept::default()) };
-    let beside = set_aside(&before, |kept| {
-        former.is_some_and(|former| former == kept || json::holds(target.agent, former, kept))
-    })?;
+    let beside = set_aside(&before, |kept| former.is_some_and(|former| says_all(target, former, kept)))?;
     if let Some(former) = former {
         file::write_own(&before, former)?;
     }

@@ -83,6 +83,9 @@ pub struct Change {
     /// True if hooks of others stand at other places in the file now, and the agent is one that trusts a hook by its place: it asks for them again.
     #[serde(default)]
     pub moved: bool,
+    /// True if there was nothing to take out of a file that does not say all that it said before the hooks: [`Change::backup`] may be the only copy.
+    #[serde(default)]
+    pub lost: bool,
 }
 
 /// Whether hooks are there.
@@ -157,6 +160,7 @@ pub fn install(target: &Target<'_>) -> Result<Change> {
             aside: None,
             restored: false,
             moved: false,
+            lost: false,
         });
     }
     // What is to come back some day is the file without what is ours.
@@ -176,7 +180,7 @@ pub fn install(target: &Target<'_>) -> Result<Change> {
     settings.replace(&text)?;
     let aside = edited.or(kept.beside);
     let moved = moves_others(target, &settings, &text);
-    Ok(Change { file: place, changed: true, backup: kept.before, aside, restored: false, moved })
+    Ok(Change { file: place, changed: true, backup: kept.before, aside, restored: false, moved, lost: false })
 }
 
 /// Takes the hooks out; does nothing if there are none.
@@ -189,8 +193,8 @@ pub fn uninstall(target: &Target<'_>) -> Result<Change> {
     backup::follow(target)?;
     let Some(text) = settings.text.as_deref() else {
         backup::forget(target, false);
-        let backup = backup::kept(target);
-        return Ok(Change { file: place, changed: false, backup, aside: None, restored: false, moved: false });
+        let (backup, lost) = (backup::kept(target), backup::is_lost(target, None));
+        return Ok(Change { file: place, changed: false, backup, aside: None, restored: false, moved: false, lost });
     };
     if let Some(former) = backup::of(target, &settings)? {
         match &former {
@@ -202,7 +206,15 @@ pub fn uninstall(target: &Target<'_>) -> Result<Change> {
         }
         backup::forget(target, former.is_some());
         let moved = former.is_some_and(|former| moves_others(target, &settings, &former));
-        return Ok(Change { file: place, changed: true, backup: None, aside: None, restored: true, moved });
+        return Ok(Change {
+            file: place,
+            changed: true,
+            backup: None,
+            aside: None,
+            restored: true,
+            moved,
+            lost: false,
+        });
     }
     if target.agent == Agent::Opencode {
         let ours = plugin::is_ours(text);
@@ -211,7 +223,15 @@ pub fn uninstall(target: &Target<'_>) -> Result<Change> {
             aside = keep_edited(target, text)?;
             settings.remove()?;
         }
-        return Ok(Change { file: place, changed: ours, backup: None, aside, restored: false, moved: false });
+        return Ok(Change {
+            file: place,
+            changed: ours,
+            backup: None,
+            aside,
+            restored: false,
+            moved: false,
+            lost: false,
+        });
     }
     let rest = json::without(target.agent, &place, text, backup::before(target).as_deref())?;
     let changed = rest != text;
@@ -219,7 +239,8 @@ pub fn uninstall(target: &Target<'_>) -> Result<Change> {
         settings.replace(&rest)?;
     }
     let moved = moves_others(target, &settings, &rest);
-    Ok(Change { file: place, changed, backup: backup::kept(target), aside: None, restored: false, moved })
+    let lost = !changed && backup::is_lost(target, Some(text));
+    Ok(Change { file: place, changed, backup: backup::kept(target), aside: None, restored: false, moved, lost })
 }
 
 /// Whether hooks of others stand elsewhere in `text` than in `settings`, of an agent that trusts them by their places.

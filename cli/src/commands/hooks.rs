@@ -279,7 +279,7 @@ pub(crate) fn run(app: &App, command: &Hooks) -> Outcome {
 }
 
 fn changed(app: &App, settings: &Settings, agent: Agent, change: Change, done: &str, was: &str) -> Outcome {
-    let Change { file, changed, backup, aside, restored, moved } = change;
+    let Change { file, changed, backup, aside, restored, moved, lost } = change;
     if app.ui.json {
         let scope = settings.scope;
         let body = ChangeBody { agent, scope, file, changed, backup, aside, restored, moved };
@@ -287,8 +287,7 @@ fn changed(app: &App, settings: &Settings, agent: Agent, change: Change, done: &
     }
     let what = if changed { done } else { was };
     let told = app.ui.line(&format!("{}: {what}, {}", agent.title(), shown::path(&file)));
-    // Where nothing is to be taken out, too, if the settings are lost.
-    let lost = file.metadata().map_or(true, |found| found.len() == 0);
+    // Where nothing is to be taken out, too, if the settings are lost, or others were written in their place.
     if let Some(backup) = backup.filter(|_| changed || lost) {
         app.ui.note(&format!("as it was before: {}", shown::path(&backup)));
     }

@@ -204,10 +204,15 @@ fn hooks_are_put_into_settings_and_taken_out() {
     let again = world.run(["agent", "hooks", "install", "claude"]);
     assert!(again.stdout.contains("installed already") && !again.stderr.contains("before"), "{again:?}");
     fs::remove_file(&file).unwrap();
-    let ran = world.run(["agent", "hooks", "uninstall", "claude"]);
-    let kept = fs::read_dir(world.path("state/backups")).unwrap().map(|it| it.unwrap().path()).collect::<Vec<_>>();
-    let [kept] = &kept[..] else { panic!("{kept:?}") };
-    assert!(ran.stderr.contains(kept.to_str().unwrap()) && fs::read(kept).unwrap() == before, "{ran:?}");
+    for rewritten in [false, true] {
+        if rewritten {
+            fs::write(&file, "{}").unwrap();
+        }
+        let ran = world.run(["agent", "hooks", "uninstall", "claude"]);
+        let kept = fs::read_dir(world.path("state/backups")).unwrap().map(|it| it.unwrap().path()).collect::<Vec<_>>();
+        let [kept] = &kept[..] else { panic!("{kept:?}") };
+        assert!(ran.stderr.contains(kept.to_str().unwrap()) && fs::read(kept).unwrap() == before, "{ran:?}");
+    }
     let aside = world.json("hooks", &["agent", "hooks", "install", "claude"])["hooks"]["aside"].clone();
     assert_eq!(fs::read(aside.as_str().unwrap()).unwrap(), before);
     assert_eq!(world.refused(2, &["agent", "hooks", "install", "nobody"]), "invalid-argument");

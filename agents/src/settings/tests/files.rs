@@ -261,6 +261,7 @@ fn what_settings_were_is_kept_when_they_are_lost() {
             if taken_out_first {
                 for _ in 0..2 {
                     let change = uninstall(&target).unwrap();
+                    assert!(!change.changed && change.lost);
                     assert_eq!(std::fs::read_to_string(change.backup.unwrap()).unwrap(), THEIRS);
                 }
             }
@@ -271,6 +272,20 @@ fn what_settings_were_is_kept_when_they_are_lost() {
                 assert!(install(&target).unwrap().aside.is_none());
             }
         }
+    }
+}
+
+#[test]
+fn settings_that_say_all_that_they_said_are_not_lost() {
+    let place = place();
+    let target = place.target(Agent::Claude, Scope::User);
+    let file = place.write(Agent::Claude, THEIRS);
+    install(&target).unwrap();
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replacen("\"model\"", "\"theme\": \"dark\", \"model\"", 1)).unwrap();
+    for changed in [true, false] {
+        let change = uninstall(&target).unwrap();
+        assert_eq!((change.changed, change.lost, change.backup.is_some()), (changed, false, true));
     }
 }
 

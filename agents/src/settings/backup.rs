@@ -4,6 +4,10 @@
 //! former contents come back only if what was written is still there unchanged. They may be the only copy of the user's settings, as where the file was lost
 //! since: only once they are back are they removed, and others that take their place leave them beside (`….before-DIGEST`), unless all that they say stands in
 //! these, too.
+//!
+//! A project that was moved is found by its folder's id ([`known_by`]). What cannot be told is whether a folder with another id at its former path is the project
+//! itself, put there anew, or a clone that came with hooks of ours in its settings: it counts as the project itself. Who installs or uninstalls in such a clone
+//! before doing either in the moved project gives the clone what is kept of that one; from that one's settings only the hooks can then be taken out.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};

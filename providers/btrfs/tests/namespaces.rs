@@ -43,9 +43,9 @@ fn a_strangers_subvolume_is_one_in_a_user_namespace_too_and_nothing_is_left_of_t
         // The root of the filesystem is a stranger's, and in it a directory of theirs.
         let (there, folder) = (disk.at().join(name), tempfile::tempdir().unwrap());
         if name == "own" {
-            subvolume(&there)
+            subvolume(&there);
         } else {
-            fs::create_dir(&there).unwrap()
+            fs::create_dir(&there).unwrap();
         }
         symlink(&there, folder.path().join("there")).unwrap();
         for path in [there.as_path(), folder.path()] {

@@ -47,9 +47,8 @@ fn a_snapshot_is_shown_on_a_disk_that_is_read_only_now_and_on_a_full_one() {
     const TEST: &str = "a_snapshot_is_shown_on_a_disk_that_is_read_only_now_and_on_a_full_one";
     if let Some(path) = ordinary_users_path() {
         let step = fs::read_to_string(path.join("step")).unwrap();
-        let (bench, what) = match step.split_once(' ').unwrap() {
-            (what, store) => (bench(&path, store), what),
-        };
+        let (what, store) = step.split_once(' ').unwrap();
+        let bench = bench(&path, store);
         match what {
             "take" => {
                 bench.write("f", "x");

@@ -1,4 +1,4 @@
-//! A way down into a tree, however deep: only its last few levels are open, and those above are reached again by `..`.
+//! A way down into a tree, however deep: only its first level and its last few are open, and those between are reached again by `..`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -54,7 +54,8 @@ impl Way {
         let key = key(self.at.as_fd())?;
         let above = std::mem::replace(&mut self.at, dir);
         self.above.push(Level { dir: Some(above), key });
-        if let Some(far) = self.above.len().checked_sub(OPEN)
+        // Not the first: it may be one to be entered only, which cannot be opened anew as those that were gone down into.
+        if let Some(far @ 1..) = self.above.len().checked_sub(OPEN - 1)
             && let Some(level) = self.above.get_mut(far)
         {
             level.dir = None;
@@ -96,6 +97,7 @@ mod tests {
             way.down(below).unwrap();
         }
         assert_eq!(way.above.iter().filter(|level| level.dir.is_some()).count(), OPEN - 1);
+        assert!(way.above[0].dir.is_some());
         for _ in 0..25 {
             way.up().unwrap();
         }

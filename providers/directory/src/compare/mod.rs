@@ -327,13 +327,15 @@ mod tests {
 
     #[test]
     fn what_is_named_is_compared_where_its_directory_may_be_entered_and_not_listed() {
-        let temp = two([&["dir/file"], &["dir/file"]]);
+        // Deeper than a way is open.
+        let deep = format!("dir/{}file", "d/".repeat(20));
+        let temp = two([&["dir/file", &deep]; 2]);
         let of = |side: &str| temp.path().join(side);
         let mode = |mode| fs::set_permissions(of("to/dir"), fs::Permissions::from_mode(mode)).unwrap();
         mode(0o100);
-        let [changes, unread] = compared(&side(of("from")), &side(of("to")), &["dir/file"]);
+        let [changes, unread] = compared(&side(of("from")), &side(of("to")), &["dir/file", "dir/d"]);
         mode(0o700);
-        assert_eq!((changes, unread), (strings(&["dir/file"]), vec![]));
+        assert_eq!((changes, unread), (vec![deep, "dir/file".to_owned()], vec![]));
     }
 
     fn strings(paths: &[&str]) -> Vec<String> {

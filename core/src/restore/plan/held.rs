@@ -11,6 +11,9 @@ use crate::walk::{Source, same_contents};
 /// What was last touched so long before a snapshot was that before it, whosever clock stamps it. Nanoseconds.
 const LONG: i128 = 60_000_000_000;
 
+/// What is said of what is on disk instead of what was saved, and was there before.
+const NOT_ON_DISK: &str = "it is not what was saved: the disk has lost that, or something was mounted over it";
+
 impl Planner<'_> {
     /// Whether the safety snapshot holds the very bytes that are on disk.
     pub(super) fn held(&self, path: &RelPath, before: &Entry) -> Result<bool> {
@@ -38,16 +41,17 @@ impl Planner<'_> {
     }
 
     /// What is said where something is not what its provider told of it in the safety snapshot, though nothing was done to it since, nor was a directory above it replaced. None: somebody may
-    /// have changed it, or its time is another one, too: what was written to it and never came to the disk is gone with its time, and what a mount put over it has its own.
+    /// have changed it.
     pub(super) fn told_wrong(&self, path: &RelPath, before: &Entry, found: &Found) -> Option<String> {
         let long_before = self.wish.safety.created.as_nanos() - LONG;
         let is_old = |found: &Found| found.ctime.max(found.mtime).as_nanos() < long_before;
         let mut above = std::iter::successors(path.parent(), RelPath::parent);
-        if found.mtime != before.mtime
-            || !is_old(found)
-            || !above.all(|dir| matches!(self.tree.stat(&dir), Ok(Some(dir)) if is_old(&dir)))
-        {
+        if !is_old(found) || !above.all(|dir| matches!(self.tree.stat(&dir), Ok(Some(dir)) if is_old(&dir))) {
             return None;
+        }
+        // What was written to it and never came to the disk is gone with its time, and what a mount put over it has its own.
+        if found.mtime != before.mtime {
+            return Some(NOT_ON_DISK.to_owned());
         }
         let name = self.wish.safety_shelf.unwrap_or(self.ground.shelf).provider.describe().name;
         Some(format!("the provider {name} told of it what it was not, when the present state was saved: {DEFECT}"))

@@ -48,14 +48,14 @@ impl Workspace {
         self.engine.attend(&branches);
         self.engine.tell_unreadable(read_all(self.engine.home())?.1);
         for file in &branches {
-            let what = match file.record.state {
-                BranchState::Making => "made",
-                BranchState::Removing => "taken away",
+            let (what, unless) = match file.record.state {
+                BranchState::Making => ("made", ""),
+                BranchState::Removing => ("taken away", ", or says what it holds that is nowhere else"),
                 _ => continue,
             };
             if file.is_left_unfinished(self.engine.home()).unwrap_or(false) {
                 let message = format!("the branch {} is half {what}: the process at it has ended", file.record.name);
-                let hint = "`ah agent fs gc` takes away what is left of it";
+                let hint = format!("`ah agent fs gc` takes away what is left of it{unless}");
                 self.engine.notify(Notice::new(NoticeKind::Other, message).with_hint(hint));
             }
         }

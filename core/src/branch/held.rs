@@ -182,6 +182,14 @@ impl Workspace {
         held.refuse(self, file)
     }
 
+    /// Whether a branch lacks what a removal that was cut short may have taken away: of one to work in, that is told as well.
+    pub(crate) fn is_half_removed(&self, file: &BranchFile) -> Result<bool> {
+        let own = file.own_workspace(&self.engine)?;
+        let mut whole = file.clone();
+        whole.record.state = BranchState::Ready;
+        Ok(self.held(file, own.as_ref())?.words != self.held(&whole, own.as_ref())?.words)
+    }
+
     /// Refuses if snapshots were taken in a branch, or branches grew from it, since somebody looked who has since marked it as being taken away.
     pub(super) fn refuse_made_meanwhile(&self, file: &BranchFile) -> Result<()> {
         let own = file.own_workspace(&self.engine)?;

@@ -69,7 +69,7 @@ impl Workspace {
             }
             Ok(()) => {
                 if !looked_at && let Err(error) = self.refuse_made_meanwhile(&file) {
-                    self.take_back(file, before);
+                    self.leave_as_it_was(file, before, was_in_place);
                     return Err(error);
                 }
             }
@@ -268,7 +268,7 @@ impl Workspace {
     }
 
     /// After a removal that failed.
-    fn leave_as_it_was(&self, mut file: BranchFile, before: (BranchState, Holder), was_in_place: bool) {
+    pub(crate) fn leave_as_it_was(&self, mut file: BranchFile, before: (BranchState, Holder), was_in_place: bool) {
         if was_in_place && before.0 != BranchState::Removing {
             return self.take_back(file, before);
         }
@@ -278,7 +278,7 @@ impl Workspace {
     }
 
     /// The same of one whose directory was there: as long as that is, the branch is one that can be worked in.
-    pub(crate) fn take_back(&self, mut file: BranchFile, (state, maker): (BranchState, Holder)) {
+    fn take_back(&self, mut file: BranchFile, (state, maker): (BranchState, Holder)) {
         let own = file.own_workspace(&self.engine).ok().flatten();
         if own.is_none() || file.whereabouts(own.as_ref()) != Whereabouts::InPlace {
             return;

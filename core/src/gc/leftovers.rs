@@ -137,6 +137,7 @@ impl Workspace {
         if !file.is_left_unfinished(self.engine.home())? {
             return Ok(());
         }
+        let maker = file.maker.clone();
         if file.record.state == BranchState::Removing {
             let registry = self.engine.lock_registry()?;
             self.mark_removing(&mut file, &registry)?;
@@ -149,8 +150,10 @@ impl Workspace {
                 return Err(error);
             }
             report.did(format!("kept the branch {}, whose removal was cut short: {error}", file.record.name));
-            let maker = file.maker.clone();
-            self.take_back(file, (BranchState::Ready, maker));
+            // In doubt it is none to work in.
+            let half = self.is_half_removed(&file).unwrap_or(true);
+            let state = if half { BranchState::Removing } else { BranchState::Ready };
+            self.leave_as_it_was(file, (state, maker), true);
             return Ok(());
         }
         let outcome = self.take_unfinished(&file);

@@ -187,6 +187,41 @@ fn a_branch_that_is_half_removed_stays_that_where_the_rest_cannot_be_removed_or_
 }
 
 #[test]
+fn a_branch_that_lacks_files_since_its_removal_was_cut_short_is_none_to_work_in() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let workspace = lab.open();
+    let branch = workspace.branch(&BranchOptions { name: Some("b".into()), ..BranchOptions::default() }).unwrap();
+    fs::remove_file(branch.path.join("a")).unwrap();
+    let state = || workspace.find_branch("b").unwrap().state;
+    // Something grows from it while it is looked at: when it is asked which snapshots are in its store.
+    let own = lab.engine().workspace(&branch.path, Access::Existing).unwrap();
+    let first = own.snapshot(&SnapshotOptions::default()).unwrap().id.to_string();
+    own.rm(&[first], &RmOptions { force: true, ..RmOptions::default() }).unwrap();
+    killed(&lab, &branch, "removing");
+    let mut grown: serde_json::Value = serde_json::from_slice(&fs::read(record(&lab, &branch)).unwrap()).unwrap();
+    let id = BranchId::new("0123456789abcdef").unwrap();
+    let child = lab.settings.home.join(format!("branches/{id}.json"));
+    (grown["id"], grown["name"]) = (id.as_str().into(), "child".into());
+    (grown["origin"], grown["state"]) = (grown["workspace"].clone(), "ready".into());
+    grown["path"] = lab.top.join("child").to_str().unwrap().into();
+    let grows = child.clone();
+    *lab.fake.on_list.lock().unwrap() = Some(Box::new(move || fs::write(grows, grown.to_string()).unwrap()));
+    let refused = workspace.remove_branch("b", false).unwrap_err();
+    assert!(refused.message.contains("child grew from"), "{refused}");
+    assert_eq!(state(), BranchState::Removing);
+    fs::remove_file(child).unwrap();
+    // It holds something: this process lives, so each `gc` finds it left by the killed one.
+    fs::write(branch.path.join("work"), "new").unwrap();
+    for _ in 0..2 {
+        let report = workspace.gc(&GcOptions::default()).unwrap();
+        assert!(report.failures.is_empty() && report.actions.len() == 1, "{report:?}");
+        assert_eq!(state(), BranchState::Removing);
+    }
+    workspace.remove_branch("b", true).unwrap();
+}
+
+#[test]
 fn one_sessions_timeline_that_cannot_be_read_closes_no_other() {
     let mut lab = Lab::new();
     let first = lab.step("a", "1");

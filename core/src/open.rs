@@ -367,7 +367,6 @@ impl Engine {
         Workspace { engine: self.clone(), id: record.id.clone(), root, record, fresh: None, timeline: None }
     }
 
-    /// The handle of a registered workspace by its id.
     /// The workspace that is known around `path`, which need not be there any more; none if there is none.
     pub(crate) fn workspace_around(&self, path: &Path) -> Option<Workspace> {
         let (root, _, found) = path.ancestors().find_map(|path| self.find(path).ok())?;
@@ -377,6 +376,7 @@ impl Engine {
         }
     }
 
+    /// The handle of a registered workspace by its id.
     pub(crate) fn workspace_by_id(&self, id: &WorkspaceId) -> Result<Option<Workspace>> {
         let doc = registry::load(self.home(), id.as_str())?;
         Ok(doc.map(|doc| {

@@ -108,6 +108,7 @@ struct ChangeBody {
     backup: Option<PathBuf>,
     #[serde(with = "text::abs_option", skip_serializing_if = "Option::is_none")]
     aside: Option<PathBuf>,
+    lost: bool,
     restored: bool,
     moved: bool,
 }
@@ -282,7 +283,7 @@ fn changed(app: &App, settings: &Settings, agent: Agent, change: Change, done: &
     let Change { file, changed, backup, aside, restored, moved, lost } = change;
     if app.ui.json {
         let scope = settings.scope;
-        let body = ChangeBody { agent, scope, file, changed, backup, aside, restored, moved };
+        let body = ChangeBody { agent, scope, file, changed, backup, aside, lost, restored, moved };
         return Exit::Done.after(app.ui.json_of_act(&ChangeShape { hooks: body }));
     }
     let what = if changed { done } else { was };

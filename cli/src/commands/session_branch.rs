@@ -93,7 +93,7 @@ pub(crate) fn run(app: &App, args: &BranchArgs) -> Outcome {
             Some(at) => {
                 workspace.hold_branch(&report.branch)?;
                 let command = launch::seated(at, &report.conversation.cwd, &agent);
-                let run = ExecOptions { command, cwd: None, once: false, apart: exec::apart(app) };
+                let run = ExecOptions { command, cwd: Some(at.clone()), once: false, apart: exec::apart(app) };
                 exec::become_in(app, at, &report.branch, &run)
             }
             None => launch::become_it(app, &agent, &report.conversation.cwd),

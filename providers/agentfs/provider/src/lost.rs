@@ -48,10 +48,14 @@ fn give_up(home: &Dir) -> Option<(String, String)> {
     // In this order: with the second one alone, what is put behind next would be taken for lost.
     let forget = format!("rm {known} && rm {lower}");
     let before = behind.as_ref().map_or_else(|| written(home), Behind::beside);
-    let is_there = before.as_deref().map(is_there).transpose().ok()?.unwrap_or(false);
-    let Some(before) = before.filter(|_| is_there) else {
-        return Some((String::new(), format!("{guard} && {forget}")));
-    };
+    let forget_alone = format!("{guard} && {forget}");
+    let Some(before) = before else { return Some((String::new(), forget_alone)) };
+    if !is_there(&before).ok()? {
+        // Its disk may be away: once that is given up nobody else knows.
+        let was =
+            format!(" (what the workspace was before `convert` was at {}, and is not there now)", before.display());
+        return Some((was, forget_alone));
+    }
     // Nothing else is done in a workspace that is behind it, until that has its own directory again.
     if let Some(at) = behind.filter(|behind| behind.taken_back != Some(true)).map(|behind| behind.at())
         && let Some(way) = make_way(&at)
@@ -60,10 +64,7 @@ fn give_up(home: &Dir) -> Option<(String, String)> {
         let puts_back = format!("mv -T {} {}", typed(&before), typed(&at));
         return Some((becomes.to_owned(), format!("{guard} && {way} && {puts_back} && {forget}")));
     }
-    Some((
-        format!(" (what the workspace was before `convert` is {})", before.display()),
-        format!("{guard} && {forget}"),
-    ))
+    Some((format!(" (what the workspace was before `convert` is {})", before.display()), forget_alone))
 }
 
 /// The branch that the workspace is, is not in the tree, and nobody took it away.

@@ -101,8 +101,8 @@ impl Service {
         {
             return Err(Error::new(ErrorKind::FailedPrecondition, stays));
         }
-        // With its tree it was given up: nobody is to be told that the next one has lost it.
-        if look(&self.home, TREE.as_bytes()).err() == Some(Errno::NOENT) {
+        // With its tree it was given up: nobody is to be told that the next one has lost it. As long as the directory is there, that says where.
+        if look(&self.home, TREE.as_bytes()).err() == Some(Errno::NOENT) && around.look(&around.behind()).is_none() {
             Behind::forget(&self.home)?;
         }
         let open = self.for_lower(workspace, cx)?;

@@ -41,6 +41,7 @@ const NOT_CHECKED: &[(&str, &str)] = &[
     ("Where the request says `partial`, they are left out.", "as above"),
     ("It is at the request's name in the target, or wherever", "allows something"),
     ("Where the target is on another filesystem", "needs two filesystems; the tests of Btrfs, which does so, check it"),
+    ("Where the request says `unused`", "allows something"),
     ("Those of all methods.", "a pointer"),
     ("Where the new one is mounted", "allows something"),
     ("Killed anywhere, the old one", "a provider's own tests kill it where it matters"),

@@ -139,10 +139,11 @@ pub trait Provider: Send + Sync {
     /// `AlreadyExists` if the name is taken. `NotFound` for a snapshot or one of `paths` that is not there.
     fn mount(&self, place: &Place<'_>, request: &MountRequest, cx: &Context<'_>) -> Result<View>;
 
-    /// Takes a view away. Needs the target that `mount` was given. What is gone already is success.
+    /// Takes a view away. Needs the target that `mount` was given. What is gone already is success. Where the request says `unused`, users need not be looked
+    /// for.
     ///
     /// # Errors
-    /// `Busy` while a process uses it (who need not be looked for if the request says `unused`), with the process named where it can be found out.
+    /// `Busy` while a process uses it, with the process named where it can be found out.
     fn unmount(&self, place: &Place<'_>, request: &UnmountRequest, cx: &Context<'_>) -> Result<Done>;
 
     /// Makes a writable copy with the captured times. Needs a target; a workspace is used where it is there.

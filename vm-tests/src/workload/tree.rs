@@ -60,6 +60,13 @@ impl Tree {
         let unlike = paths.into_iter().filter(|path| others.iter().all(|other| at(other, path) != at(self, path)));
         unlike.cloned().collect()
     }
+
+    /// What is known of the paths at which two trees differ in anything.
+    pub(super) fn differences(&self, other: &Self) -> Vec<String> {
+        let paths: BTreeSet<_> = self.0.keys().chain(other.0.keys()).collect();
+        let unlike = paths.into_iter().filter(|path| self.0.get(*path) != other.0.get(*path));
+        unlike.map(|path| format!("{}: {:?}, {:?}", path.display(), self.0.get(path), other.0.get(path))).collect()
+    }
 }
 
 /// A few changes of every kind, made for a workspace's owner; where its provider keeps such things, with other users' files, attributes and

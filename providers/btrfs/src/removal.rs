@@ -55,7 +55,7 @@ impl Shelf {
     }
 
     /// The same of one whose folder is open and locked, and that nobody shows.
-    pub(crate) fn put_away(&self, id: &SnapshotId, folder: &OwnedFd, cx: &Context<'_>) -> Result<()> {
+    fn put_away(&self, id: &SnapshotId, folder: &OwnedFd, cx: &Context<'_>) -> Result<()> {
         let fail = |errno| failed(format!("cannot remove the snapshot {id}"), errno);
         let trash = match self.depot.made_folder("trash") {
             Err(error) if error.kind == ErrorKind::ResourceExhausted => {
@@ -103,7 +103,8 @@ impl Shelf {
         if Recorded::of(self)?.count(id)? > 0 { Err(busy("is shown by a view")) } else { Ok(Some(folder)) }
     }
 
-    /// On a disk that is too full for a rename: what frees it has to work there. The folder is locked.
+    /// Where there is to be no trash: on a disk that is too full for a rename, as what frees it has to work there, and of a snapshot that nobody knows of yet.
+    /// The folder is locked, or nobody else's.
     pub(crate) fn remove_in_place(
         &self,
         id: &SnapshotId,

@@ -32,6 +32,7 @@ struct Node {
     plain: String,
     /// The first name of the same file, if this is a further one.
     first: Option<PathBuf>,
+    is_directory: bool,
     modified: (i64, i64),
 }
 
@@ -61,11 +62,20 @@ impl Tree {
         unlike.cloned().collect()
     }
 
-    /// What is known of the paths at which two trees differ in anything.
-    pub(super) fn differences(&self, other: &Self) -> Vec<String> {
+    /// What is known of the paths at which two trees differ in anything, and whether nothing differs but times of directories.
+    pub(super) fn differences(&self, other: &Self) -> (Vec<String>, bool) {
         let paths: BTreeSet<_> = self.0.keys().chain(other.0.keys()).collect();
-        let unlike = paths.into_iter().filter(|path| self.0.get(*path) != other.0.get(*path));
-        unlike.map(|path| format!("{}: {:?}, {:?}", path.display(), self.0.get(path), other.0.get(path))).collect()
+        let (mut unlike, mut are_times) = (Vec::new(), true);
+        for path in paths {
+            let (was, is) = (self.0.get(path), other.0.get(path));
+            if was != is {
+                are_times &= was
+                    .zip(is)
+                    .is_some_and(|(was, is)| was.is_directory && *was == Node { modified: was.modified, ..is.clone() });
+                unlike.push(format!("{}: {was:?}, {is:?}", path.display()));
+            }
+        }
+        (unlike, are_times)
     }
 }
 
@@ -238,7 +248,10 @@ pub(super) fn of_paths(root: &Path, mut paths: Vec<PathBuf>) -> io::Result<Tree>
         if meta.is_dir() {
             paths.append(&mut below(root, &path)?);
         }
-        tree.0.insert(path, Node { plain: hex(plain), first, modified: (meta.mtime(), meta.mtime_nsec()) });
+        tree.0.insert(
+            path,
+            Node { plain: hex(plain), first, is_directory: meta.is_dir(), modified: (meta.mtime(), meta.mtime_nsec()) },
+        );
     }
     Ok(tree)
 }
@@ -268,6 +281,17 @@ mod tests {
         let after = digest(&two).unwrap();
         assert_eq!(before.plain, after.plain);
         assert_ne!(before.timed, after.timed);
+        let were = of(&two).unwrap();
+        assert_eq!(were.differences(&were), (Vec::new(), true));
+        let (changed, are_times) = of(&one).unwrap().differences(&were);
+        assert!(changed.len() == 1 && !are_times, "a file's time counts: {changed:?}");
+        fs::create_dir(two.join("new")).unwrap();
+        let were = of(&two).unwrap();
+        fs::write(two.join("new/file"), "").unwrap();
+        assert!(!were.differences(&of(&two).unwrap()).1, "a file that came counts");
+        fs::remove_file(two.join("new/file")).unwrap();
+        let (changed, are_times) = were.differences(&of(&two).unwrap());
+        assert!(changed.len() == 1 && are_times, "{changed:?}");
         change(&one, &mut random, true).unwrap();
         let after = digest(&one).unwrap();
         assert_ne!(before.plain, after.plain);

@@ -162,9 +162,9 @@ impl<'a> Report<'a> {
         let hint = self.in_sandbox(&error).or_else(|| self.own_door(&error)).or_else(|| error.hint.take());
         let hint = hint.or_else(|| self.read_only(&error)).or_else(|| self.usual_hint(&error));
         error.hint = hint.map(|hint| hint::in_place(self.directory.as_deref(), &hint));
-        if self.json {
-            to_stdout(&error);
-        } else {
+        // Nobody waits for it behind a pipe that was closed.
+        let is_told = |told: io::Result<()>| told.map_or_else(|why| why.kind() == io::ErrorKind::BrokenPipe, |()| true);
+        if !(self.json && is_told(to_stdout(&error))) {
             self.to_stderr(&error);
         }
         code
@@ -262,14 +262,15 @@ impl<'a> Report<'a> {
     }
 }
 
-fn to_stdout(error: &Error) {
+fn to_stdout(error: &Error) -> io::Result<()> {
     let Error { kind, message, hint, causes, errno: _ } = error;
     let body = ErrorBody { kind: kind.as_str(), message, hint: hint.as_deref(), causes };
     let mut shown = Vec::new();
-    if json::write(&mut shown, &ErrorShape { error: body }).is_ok() {
-        shown.push(b'\n');
-        let _ = io::stdout().lock().write_all(&shown);
-    }
+    json::write(&mut shown, &ErrorShape { error: body })?;
+    shown.push(b'\n');
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(&shown)?;
+    stdout.flush()
 }
 
 /// The exit code that stands for a kind of error.

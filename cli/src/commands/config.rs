@@ -41,7 +41,8 @@ pub(crate) struct GetArgs {
 /// Options of `ah config set`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Writes the user's file, $AH_HOME/config.json. VALUE is JSON, or text where it is not. A project's file that was not there, \
+Writes the user's file, $AH_HOME/config.json. VALUE is JSON, or text where it is not. The system's file is ah/config.json in the \
+directory that was named when ah was built (of packages /etc; scripts/install: etc below its prefix). A project's file that was not there, \
 or was trusted as it was, is trusted as this leaves it (ah config trust); not in an agent's own session.
 
 Examples:
@@ -102,7 +103,7 @@ struct LayerArgs {
     /// Write the project's file, .ah/config.json, instead of the user's.
     #[arg(long, conflicts_with = "system")]
     project: bool,
-    /// Write the system's file instead of the user's.
+    /// Write the system's file, which holds for all users, instead of the user's; root's to do.
     #[arg(long)]
     system: bool,
 }

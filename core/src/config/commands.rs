@@ -1,6 +1,8 @@
 //! What a person does with configuration: list, get, set, trust.
 
+use std::fs::Permissions;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Durability, Error, ErrorKind, Result};
@@ -78,6 +80,11 @@ impl Engine {
                 let trusted = bytes.is_none_or(|bytes| trust::is_trusted(self.home(), &target, &bytes));
                 (target, fields, trusted)
             }
+            ConfigLayer::System if let Some(target) = &self.settings().system_config => {
+                let target = file::real(target);
+                let fields = file::read(&target)?;
+                (target, fields, true)
+            }
             _ => {
                 let message = format!("this ah has no file for the layer {layer}");
                 return Err(Error::new(ErrorKind::InvalidArgument, message)
@@ -92,14 +99,19 @@ impl Engine {
             // What no agent may trust, none makes trusted.
             trusted = trusted && self.refuse_to_agents("`config trust`").is_ok();
             let is_empty = fields.is_empty();
-            let written = if is_empty { remove_project_file(&target) } else { replace_project_file(&target, &bytes) };
+            let written =
+                if is_empty { remove_project_file(&target) } else { replace_shared_file(&target, &bytes, None) };
             written.map_err(|e| fsio::failed("write", &target, &e))?;
             if trusted {
                 trust::set(self.home(), &target, (!is_empty).then_some(&bytes))?;
             }
             return Ok(trusted || is_empty);
         }
-        fsio::replace(&target, &bytes, Durability::Durable)?;
+        if layer == ConfigLayer::System {
+            replace_shared_file(&target, &bytes, Some(0o644)).map_err(|e| fsio::failed("write", &target, &e))?;
+        } else {
+            fsio::replace(&target, &bytes, Durability::Durable)?;
+        }
         Ok(trusted)
     }
 
@@ -148,14 +160,23 @@ fn remove_project_file(target: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Replaces an ordinary file of the project whole, with the mode that it has or the user's umask says.
-fn replace_project_file(target: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    std::fs::create_dir_all(target.parent().unwrap_or(Path::new("/")))?;
+/// Replaces a file that others read as well whole, with the mode that it has; a new one has `mode`, and its folder what goes with that, or both what
+/// the user's umask says.
+fn replace_shared_file(target: &Path, bytes: &[u8], mode: Option<u32>) -> std::io::Result<()> {
+    let folder = target.parent().unwrap_or(Path::new("/"));
+    if !folder.is_dir() {
+        std::fs::create_dir_all(folder)?;
+        if let Some(mode) = mode {
+            std::fs::set_permissions(folder, Permissions::from_mode(mode | 0o111))?;
+        }
+    }
     let temp = fsio::temp_beside(target);
     let write = || -> std::io::Result<()> {
         let mut file = std::fs::OpenOptions::new().write(true).create_new(true).open(&temp)?;
         if let Ok(former) = std::fs::symlink_metadata(target) {
             file.set_permissions(former.permissions())?;
+        } else if let Some(mode) = mode {
+            file.set_permissions(Permissions::from_mode(mode))?;
         }
         file.write_all(bytes)?;
         file.sync_all()?;

@@ -4,7 +4,9 @@ use crate::providers::{ProviderSet, ProviderSource};
 use crate::settings::Settings;
 use ah_plugin_api::ErrorKind;
 use serde_json::json;
-use std::path::PathBuf;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 struct Fixture {
     _dir: tempfile::TempDir,
@@ -110,7 +112,7 @@ fn wrong_keys_and_values_are_refused() {
     for (layer, key, value) in [
         (ConfigLayer::User, "nonsense", "1"),
         (ConfigLayer::User, "mode", "fast"),
-        (ConfigLayer::System, "mode", "auto"),
+        (ConfigLayer::Environment, "mode", "auto"),
         (ConfigLayer::User, "prune.max-size", "5"),
         (ConfigLayer::User, "capture.max-file-size", "1000000"),
         (ConfigLayer::User, "prune.recordings", "max-size=5"),
@@ -123,6 +125,27 @@ fn wrong_keys_and_values_are_refused() {
     }
     std::fs::write(f.settings.home.join("config.json"), "{").unwrap();
     assert_eq!(engine.config_list(None).unwrap_err().kind, ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn the_systems_file_is_written_for_all_to_read() {
+    let mut f = fixture();
+    let file = f.settings.home.with_file_name("etc").join("ah/system.json");
+    f.settings.system_config = Some(file.clone());
+    f.engine().config_set(None, ConfigLayer::System, "capture.max-entries", Some("7")).unwrap();
+    let entry = f.engine().config_get(None, "capture.max-entries").unwrap();
+    assert_eq!((entry.value, entry.layer, entry.file.as_ref()), (json!(7), ConfigLayer::System, Some(&file)));
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    assert_eq!((mode(&file), mode(file.parent().unwrap())), (0o644, 0o755));
+    // As the administrator has it, it stays.
+    std::fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
+    f.engine().config_set(None, ConfigLayer::System, "capture.max-entries", None).unwrap();
+    assert_eq!(f.engine().config_get(None, "capture.max-entries").unwrap().layer, ConfigLayer::Default);
+    assert_eq!(mode(&file), 0o640);
+    // There need not be one.
+    f.settings.system_config = None;
+    let error = f.engine().config_set(None, ConfigLayer::System, "capture.max-entries", Some("7")).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::InvalidArgument);
 }
 
 #[test]

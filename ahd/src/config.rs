@@ -165,4 +165,24 @@ mod tests {
             assert!(Config::parse(bad, &mut |_| {}).is_err(), "{bad}");
         }
     }
+
+    #[test]
+    fn the_documentation_has_each_limit_by_its_name() {
+        let told = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/SEMANTICS.md")).unwrap();
+        // One that is added has to be added here.
+        let Limits { connections, calls_per_minute, stores, snapshots, views, clones } = Limits::default();
+        let all = [
+            ("connections", connections),
+            ("calls-per-minute", calls_per_minute as usize),
+            ("stores", stores),
+            ("snapshots", snapshots),
+            ("views", views),
+            ("clones", clones),
+        ];
+        for (name, default) in all {
+            Config::parse(&format!(r#"{{"limits": {{"{name}": 1}}}}"#), &mut |w| panic!("{w}")).unwrap();
+            let row = format!("| `limits.{name}` | {default} |");
+            assert!(told.lines().any(|line| line.starts_with(&row)), "{row}");
+        }
+    }
 }

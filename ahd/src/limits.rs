@@ -73,12 +73,14 @@ impl Meter {
         let all: usize = users.values().map(|user| user.connections).sum();
         // Root is served also when others have taken all there is.
         if all >= MAX_CONNECTIONS && uid != 0 {
-            return Err(busy("the helper ahd has as many connections as it takes".to_owned()));
+            let message = "the helper ahd has as many connections as it takes";
+            return Err(Error::new(ErrorKind::ResourceExhausted, message).with_hint("wait a little, then repeat"));
         }
         let uid = accounts::of(uid);
         let user = users.entry(uid).or_insert_with(|| User::new(Instant::now()));
         if user.connections >= limit {
-            return Err(busy(format!("you have {limit} connections to the helper ahd, which is the limit")));
+            let message = format!("you have {limit} connections to the helper ahd, which is the limit");
+            return Err(busy(message, "limits.connections"));
         }
         user.connections += 1;
         Ok(Connected { meter: Arc::clone(self), uid })
@@ -98,7 +100,8 @@ impl Meter {
             if is_first {
                 user.refused = Some(now);
             }
-            let error = busy(format!("you asked the helper ahd {per_minute} times in a minute, which is the limit"));
+            let message = format!("you asked the helper ahd {per_minute} times in a minute, which is the limit");
+            let error = busy(message, "limits.calls-per-minute");
             return Err(Refused { error, is_first });
         }
         user.calls -= 1.0;
@@ -118,9 +121,10 @@ impl Drop for Connected {
     }
 }
 
-fn busy(message: String) -> Error {
+/// What is refused by the limit of that name, and passes.
+fn busy(message: String, limit: &str) -> Error {
     Error::new(ErrorKind::ResourceExhausted, message)
-        .with_hint("wait a little, then repeat; limits are set in ahd.conf")
+        .with_hint(format!("wait a little, then repeat; an administrator sets {limit} in ahd.conf"))
 }
 
 #[cfg(test)]

@@ -27,6 +27,13 @@ usage: ahd [--socket PATH] [--state DIR] [--config FILE] [--provider-dir DIR]...
                       in a pool that is not imported stay there, and are known to nobody then (a branch
                       there keeps all of it)
   --version, --help
+
+CONFIG is JSON, read at the start; it need not be there, and a name in it that is not known is an error:
+  \"allow-containing\"  users, and groups as \"@NAME\", who may have subvolumes and datasets of others captured
+  \"limits\"            what one user may have, each a number: \"connections\" (16), \"calls-per-minute\" (6000),
+                      \"stores\" (256), \"snapshots\" in one store (10000), \"views\" (64), \"clones\" (64), which
+                      are branches
+As in {\"allow-containing\": [\"me\", \"@staff\"], \"limits\": {\"connections\": 32}}
 ";
 
 /// Where systemd puts the first socket.

@@ -309,8 +309,9 @@ impl Provider for Guarded<'_> {
                 self.seen(&kept, false, cx, |known| (known.len(), known.values().sum::<usize>()))?;
             if count >= limits.snapshots {
                 let message = format!("this store has {} snapshots, which is the limit", limits.snapshots);
-                return Err(Error::new(ErrorKind::ResourceExhausted, message)
-                    .with_hint("ah agent fs prune removes old snapshots; limits are set in ahd.conf"));
+                return Err(Error::new(ErrorKind::ResourceExhausted, message).with_hint(
+                    "ah agent fs prune removes old snapshots; an administrator sets limits.snapshots in ahd.conf",
+                ));
             }
             if taken >= MOST_TEXTS {
                 let message = format!(

@@ -266,7 +266,9 @@ impl Records {
                     ErrorKind::ResourceExhausted,
                     format!("you have {limit} {what} with the helper ahd, which is the limit"),
                 )
-                .with_hint("ah agent fs release --all; ah agent fs branches; limits are set in ahd.conf"));
+                .with_hint(format!(
+                    "ah agent fs release --all; ah agent fs branches; an administrator sets limits.{what} in ahd.conf"
+                )));
             }
             all.insert(record.id.clone(), record.clone());
         }

@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ah_plugin_api::{Context, DestroyRequest, ErrorKind, FileName, MountRequest, Observer, ReclaimRequest};
+use ah_plugin_api::{Context, DestroyRequest, Error, ErrorKind, FileName, MountRequest, Observer, ReclaimRequest};
 use common::{ALICE, ALLOWED, BOB, Daemon, LIMIT, as_user, is_root, request, wait_for};
 
 /// That a user with a snapshot is served, and soon.
@@ -112,20 +112,26 @@ fn limits_hold() {
             "limits": {"views": 2, "clones": 1, "snapshots": 3, "stores": 1, "calls-per-minute": 60}}"#,
     );
     let alice = daemon.home(ALICE);
+    // Who is refused hears the name of what to ask the administrator for.
+    let names = |refused: Error, name: &str| {
+        assert_eq!(refused.kind, ErrorKind::ResourceExhausted, "{refused:?}");
+        assert!(refused.hint.as_ref().unwrap().contains(&format!("limits.{name} ")), "{refused:?}");
+    };
     as_user(ALICE, || {
         let (provider, open) = (daemon.provider(), alice.open());
         let one = open.snapshot(&*provider, "one").unwrap().reference;
         for (name, fits) in [("a", true), ("b", true), ("c", false)] {
             let view = open.mount(&*provider, &one, name);
             assert_eq!(view.is_ok(), fits, "{view:?}");
+            view.err().into_iter().for_each(|refused| names(refused, "views"));
         }
         assert!(open.fork(&*provider, &one, "d").is_ok());
-        assert_eq!(open.fork(&*provider, &one, "e").unwrap_err().kind, ErrorKind::ResourceExhausted);
+        names(open.fork(&*provider, &one, "e").unwrap_err(), "clones");
         open.snapshot(&*provider, "two").unwrap();
         open.snapshot(&*provider, "three").unwrap();
-        assert_eq!(open.snapshot(&*provider, "four").unwrap_err().kind, ErrorKind::ResourceExhausted);
+        names(open.snapshot(&*provider, "four").unwrap_err(), "snapshots");
         fs::remove_file(alice.at("store/ahd-token")).unwrap();
-        assert_eq!(open.snapshot(&*provider, "one").unwrap_err().kind, ErrorKind::ResourceExhausted);
+        names(open.snapshot(&*provider, "one").unwrap_err(), "stores");
         let mut long = request("long", Some(&"x".repeat(5000)));
         assert!(provider.snapshot(&open.place(), &long, &Context::quiet()).is_err());
         long.label = None;
@@ -134,8 +140,7 @@ fn limits_hold() {
         long.attributes = (0..65).map(|number| (number.to_string(), String::new())).collect();
         let many = provider.snapshot(&open.place(), &long, &Context::quiet()).unwrap_err();
         assert_eq!(many.kind, ErrorKind::InvalidArgument);
-        let last = (0..60).find_map(|_| open.probe(&*provider).err()).unwrap();
-        assert_eq!(last.kind, ErrorKind::ResourceExhausted);
+        names((0..60).find_map(|_| open.probe(&*provider).err()).unwrap(), "calls-per-minute");
     });
 }
 

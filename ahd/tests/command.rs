@@ -148,3 +148,14 @@ fn without_permission_and_without_a_helper_the_verdicts_say_so() {
         drop(listener);
     });
 }
+
+#[test]
+fn its_help_has_each_limit_and_who_can_be_allowed_what() {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_ahd")).arg("--help").output().unwrap();
+    let told = String::from_utf8(output.stdout).unwrap();
+    for name in ["connections", "calls-per-minute", "stores", "snapshots", "views", "clones", "allow-containing"] {
+        assert!(told.contains(&format!("\"{name}\"")), "{name}: {told}");
+    }
+    // Another's defaults are no help.
+    assert!(told.contains("\"connections\" (16)") && told.contains("{\"connections\": 32}"), "{told}");
+}

@@ -116,12 +116,12 @@ fn welcome(stream: UnixStream, keeper: &Arc<Keeper>, closers: &Arc<Closers>) {
         closers.close(account, stream);
     };
     let limits = keeper.config.limits;
-    // Connecting counts as a call, so that connections come no faster than calls, and lines in the log neither.
-    let allowed = keeper
-        .meter
-        .call(peer.uid, limits.calls_per_minute)
-        .map_err(|refused| refused.error)
-        .and_then(|()| keeper.meter.connect(peer.uid, limits.connections));
+    // Connecting counts as a call, so that connections come no faster than calls, and lines in the log neither. One that is refused for want of
+    // room does not: who waits for room asks again and again, and is to have calls left then.
+    let allowed = keeper.meter.connect(peer.uid, limits.connections).and_then(|connected| {
+        keeper.meter.call(peer.uid, limits.calls_per_minute).map_err(|refused| refused.error)?;
+        Ok(connected)
+    });
     let connected = match allowed {
         Ok(connected) => connected,
         Err(error) => return turn_away(stream, &error),

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use ah_host::helper::{self, Helper, Patience};
 use ah_plugin_api::{Context, ErrorKind, wire};
 use common::{ALICE, ALLOWED, BOB, Daemon, LIMIT, as_user, is_root, request, wait_for};
 use nix::sys::signal::{Signal, kill};
@@ -114,9 +115,78 @@ fn a_connection_counts_until_it_is_closed() {
     drop(heard);
     wait_for("the user is served again", || {
         as_user(BOB, || {
-            let helper = ah_host::helper::Helper { socket: daemon.socket.clone(), named: true, limit: LIMIT };
-            ah_host::helper::load(&helper).is_ok()
+            let helper = Helper { socket: daemon.socket.clone(), named: true, limit: LIMIT };
+            helper::load(&helper).is_ok()
         })
+    });
+}
+
+/// A connection that was greeted, and so counts.
+fn greeted(daemon: &Daemon) -> UnixStream {
+    let mut stream = daemon.dial();
+    stream.write_all(&frame(1, 0, &Hello { version: 1, provider: "copies_ahd" })).unwrap();
+    let mut header = [0; 8];
+    stream.read_exact(&mut header).unwrap();
+    assert_eq!(header[4], 1);
+    let length = u32::from_le_bytes(header[..4].try_into().unwrap());
+    stream.read_exact(&mut vec![0; length as usize]).unwrap();
+    stream
+}
+
+#[test]
+fn who_has_all_their_connections_waits_for_one_of_them() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start(r#"{"allow-containing": ["65534"], "limits": {"connections": 1}}"#);
+    let alice = daemon.home(ALICE);
+    as_user(ALICE, || {
+        let helper = Helper { socket: daemon.socket.clone(), named: true, limit: LIMIT };
+        let load = |each| {
+            let patience = Patience { each, until: None };
+            helper::load_patiently(&helper, patience, &Context::quiet()).map(|mut all| all.remove(0).1)
+        };
+        let later = |held: UnixStream| {
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(300));
+                drop(held);
+            })
+        };
+        let held = greeted(&daemon);
+        let refused = load(Duration::from_millis(50)).err().unwrap();
+        assert_eq!(refused.kind, ErrorKind::ResourceExhausted);
+        assert!(refused.hint.unwrap().contains("limits.connections"));
+        let freed = later(held);
+        let provider = load(LIMIT).unwrap();
+        freed.join().unwrap();
+        // So it is when something is to be done.
+        let mut held = None;
+        wait_for("the connection counts no more", || {
+            held = std::panic::catch_unwind(|| greeted(&daemon)).ok();
+            held.is_some()
+        });
+        let freed = later(held.unwrap());
+        alice.open().snapshot(&*provider, "one").unwrap();
+        freed.join().unwrap();
+    });
+}
+
+#[test]
+fn who_waits_for_a_connection_has_calls_left_then() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start(r#"{"limits": {"connections": 1, "calls-per-minute": 30}}"#);
+    as_user(BOB, || {
+        let held = greeted(&daemon);
+        for _ in 0..60 {
+            let mut said = [0; 512];
+            let length = daemon.dial().read(&mut said).unwrap();
+            assert!(String::from_utf8_lossy(&said[..length]).contains("connections to the helper"));
+        }
+        drop(held);
+        let helper = Helper { socket: daemon.socket.clone(), named: true, limit: LIMIT };
+        wait_for("the user is served again", || helper::load(&helper).is_ok());
     });
 }
 
@@ -176,13 +246,7 @@ fn frame<T: Serialize>(kind: u8, fds: u8, value: &T) -> Vec<u8> {
 
 /// A connection that has asked for a list, of which nothing but the beginning is read.
 fn ask_for_list(daemon: &Daemon, token: &std::fs::File) -> UnixStream {
-    let mut stream = daemon.dial();
-    stream.write_all(&frame(1, 0, &Hello { version: 1, provider: "copies_ahd" })).unwrap();
-    let mut header = [0; 8];
-    stream.read_exact(&mut header).unwrap();
-    assert_eq!(header[4], 1);
-    let length = u32::from_le_bytes(header[..4].try_into().unwrap());
-    stream.read_exact(&mut vec![0; length as usize]).unwrap();
+    let stream = greeted(daemon);
     let list = List { paths: Paths { store: b"/" }, request: ah_plugin_api::ListRequest::default() };
     let call = Call { number: 1, op: "list", request: wire::encode(&list).unwrap() };
     send_with(&stream, &frame(2, 1, &call), token.as_fd());

@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::home::Home;
 use crate::ids::WorkspaceId;
 use crate::notice::{Notice, NoticeKind};
-use crate::providers::{ProviderSet, ServedProvider};
+use crate::providers::{Helped, ProviderSet};
 use crate::settings::Settings;
 
 /// Whether a path that is no workspace yet may become one.
@@ -43,7 +43,7 @@ pub(crate) struct Inner {
     pub(crate) settings: Settings,
     pub(crate) home: Home,
     pub(crate) plugins: OnceLock<ProviderSet>,
-    pub(crate) helped: OnceLock<Vec<ServedProvider>>,
+    pub(crate) helped: OnceLock<Helped>,
     /// With the workspace whose matter each is, where it may be another by and by.
     notices: Mutex<Vec<(Option<WorkspaceId>, Notice)>>,
     /// The workspaces that it registered, to be taken back if nothing comes of them (`fresh`).

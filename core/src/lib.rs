@@ -93,7 +93,7 @@ pub use moments::{
 };
 pub use notice::{Notice, NoticeKind};
 pub use open::FIRST_SNAPSHOT;
-pub use providers::{ProviderSet, ProviderSource, RefusedPlugin, ServedProvider};
+pub use providers::{ProviderSet, ProviderSource, RefusedPlugin, ServedProvider, UnusedHelper};
 pub use prune::{PruneOptions, PruneReport, PruneVerdict};
 pub use record::{ChangeRecord, EntryRecord, OmittedRecord, SnapshotKind, SnapshotRecord, VersionRecord};
 pub use recording::{MomentFollower, Recording, RecordingVerdict};

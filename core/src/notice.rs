@@ -23,6 +23,8 @@ text_enum! {
         CaptureStopped = "capture-stopped",
         /// A plugin was not loaded.
         Plugin = "plugin",
+        /// The privileged helper is there and is not used.
+        Helper = "helper",
         /// A restore was interrupted.
         InterruptedRestore = "interrupted-restore",
         /// A cache was rebuilt.

@@ -5,12 +5,15 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use ah_plugin_api::{Description, Error, ErrorKind, Provider, ProviderName, Result};
+use ah_host::helper::{self, Helper, Patience};
+use ah_plugin_api::{Context, Description, Error, ErrorKind, Provider, ProviderName, Result};
 use serde::Serialize;
 
 use crate::engine::Engine;
 use crate::fsio;
+use crate::moments::told;
 use crate::notice::{Notice, NoticeKind};
+use crate::select::HELPERS;
 use crate::text;
 
 /// A plugin that was not loaded.
@@ -26,6 +29,30 @@ pub struct RefusedPlugin {
     /// What would make it load.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
+}
+
+/// The privileged helper, where it is there and cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct UnusedHelper {
+    /// Its socket.
+    #[serde(with = "text::abs")]
+    pub path: PathBuf,
+    /// What kind of error it is.
+    pub kind: ErrorKind,
+    /// Why not.
+    pub reason: String,
+    /// What would help.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+}
+
+/// What came of asking the privileged helper.
+#[derive(Default)]
+pub(crate) struct Helped {
+    /// What it offers; nothing if there is none.
+    pub(crate) providers: Vec<ServedProvider>,
+    /// Why it does not, though it is there.
+    pub(crate) error: Option<Error>,
 }
 
 /// A provider at hand, loaded when it is first called.
@@ -113,6 +140,8 @@ pub struct ProviderSet {
     pub providers: Vec<ServedProvider>,
     /// Those that were not loaded.
     pub refused: Vec<RefusedPlugin>,
+    /// The helper, if it is there and cannot be used.
+    pub helper: Option<UnusedHelper>,
 }
 
 /// Where providers come from. Nothing is loaded before somebody is needed.
@@ -130,7 +159,7 @@ impl ProviderSet {
     #[must_use]
     pub fn of(providers: Vec<Arc<dyn Provider>>) -> Self {
         let served = |provider: Arc<dyn Provider>| ServedProvider::loaded(provider.describe(), provider, None);
-        Self { providers: providers.into_iter().map(served).collect(), refused: Vec::new() }
+        Self { providers: providers.into_iter().map(served).collect(), ..Self::default() }
     }
 
     pub(crate) fn get(&self, name: &ProviderName) -> Option<&ServedProvider> {
@@ -177,7 +206,7 @@ impl Engine {
         for refused in &refused {
             self.tell_of(refused);
         }
-        ProviderSet { providers, refused }
+        ProviderSet { providers, refused, helper: None }
     }
 
     fn search(&self, explicit: Vec<PathBuf>) -> ah_host::Search {
@@ -204,23 +233,26 @@ impl Engine {
         }
     }
 
-    /// The providers of the privileged helper, asked for the first time that somebody needs them. One that is there and cannot
-    /// be used is a notice.
-    pub(crate) fn helped(&self) -> &[ServedProvider] {
+    /// What the privileged helper offers, asked the first time that somebody needs it: one that has too much to do is waited for, as others are
+    /// that hold something. It is for who asks to say why one that is there offers nothing.
+    pub(crate) fn helped(&self) -> &Helped {
         self.inner.helped.get_or_init(|| {
-            let Some(at) = &self.settings().helper else { return Vec::new() };
-            let limit = self.settings().hang;
-            let helper = ah_host::helper::Helper { socket: at.path.clone(), named: at.named, limit };
-            let offered = ah_host::helper::load(&helper).unwrap_or_else(|error| {
-                let causes = error.causes.iter().fold(String::new(), |text, cause| format!("{text}: {cause}"));
-                let mut notice = Notice::new(NoticeKind::Plugin, format!("{error}{causes}"));
-                notice.hint.clone_from(&error.hint);
-                self.notify(notice);
-                Vec::new()
-            });
+            let settings = self.settings();
+            let Some(at) = &settings.helper else { return Helped::default() };
+            let helper = Helper { socket: at.path.clone(), named: at.named, limit: settings.hang };
+            let patience = Patience { each: settings.patience, until: settings.deadline };
             let served = |(description, provider)| ServedProvider::loaded(description, provider, None);
-            offered.into_iter().map(served).collect()
+            match helper::load_patiently(&helper, patience, &Context::new(&*settings.observer)) {
+                Ok(offered) => Helped { providers: offered.into_iter().map(served).collect(), error: None },
+                Err(error) => Helped { providers: Vec::new(), error: Some(error) },
+            }
         })
+    }
+
+    /// Says that the helper is there and not used.
+    pub(crate) fn tell_unused(&self, error: &Error) {
+        let notice = Notice::new(NoticeKind::Helper, told(error));
+        self.notify(error.hint.iter().fold(notice, Notice::with_hint));
     }
 
     /// All providers, the helper's too, every plugin loaded. `config_path` as in [`Engine::plugins`].
@@ -234,7 +266,13 @@ impl Engine {
                 false
             }
         });
-        set.providers.extend_from_slice(self.helped());
+        let Helped { providers, error } = self.helped();
+        set.providers.extend_from_slice(providers);
+        if let (Some(error), Some(at)) = (error, &self.settings().helper) {
+            self.tell_unused(error);
+            let (path, kind, remedy) = (at.path.clone(), error.kind, error.hint.clone());
+            set.helper = Some(UnusedHelper { path, kind, reason: told(error), remedy });
+        }
         set
     }
 
@@ -251,7 +289,8 @@ impl Engine {
     pub(crate) fn provider(&self, name: &ProviderName) -> Result<Arc<dyn Provider>> {
         let config = self.config(None)?;
         let set = self.plugins(|| config.provider_path());
-        if let Some(served) = set.get(name).or_else(|| self.helped().iter().find(|served| served.name == *name)) {
+        let its = || self.helped().providers.iter().find(|served| served.name == *name);
+        if let Some(served) = set.get(name).or_else(its) {
             return served.provider();
         }
         let mut error = Error::new(ErrorKind::Unavailable, format!("the provider {name} is not there"));
@@ -259,7 +298,12 @@ impl Engine {
         for refused in set.refused.iter().filter(|refused| refused.path.ends_with(&file)) {
             error.causes.push(format!("{}: {}", refused.path.display(), refused.reason));
         }
-        if name.as_str().ends_with("_ahd") {
+        if name.as_str().ends_with(HELPERS) {
+            if let Some(error) = &self.helped().error {
+                return Err(error
+                    .clone()
+                    .context(format!("the provider {name}, which is the helper's, cannot be asked")));
+            }
             return Err(
                 error.with_hint("it is the helper's: `systemctl start ahd.socket`, or as it was started before")
             );

@@ -15,8 +15,8 @@ use crate::config::Config;
 use crate::convert::convert_command;
 use crate::engine::Engine;
 use crate::fsio;
-use crate::moments::Attempt;
-use crate::providers::ServedProvider;
+use crate::moments::{Attempt, told};
+use crate::providers::{Helped, ServedProvider};
 use crate::text;
 use crate::workspace::{Served, Workspace};
 
@@ -52,6 +52,9 @@ pub struct Candidate {
     /// For what it could serve.
     #[serde(skip)]
     serves: Vec<Purpose>,
+    /// Why it said nothing.
+    #[serde(skip)]
+    failed: Option<Error>,
 }
 
 /// What a provider is looked for.
@@ -117,6 +120,7 @@ impl Wanted {
             modes: Vec::new(),
             path: served.path.clone(),
             serves: Vec::new(),
+            failed: None,
         };
         let probed = served.provider().and_then(|provider| {
             verdict.version = provider.describe().version;
@@ -130,7 +134,8 @@ impl Wanted {
         match probed {
             Err(error) => {
                 verdict.reason = format!("it cannot say: {error}");
-                verdict.remedy = error.hint;
+                verdict.remedy.clone_from(&error.hint);
+                verdict.failed = Some(error);
             }
             Ok(probe) => {
                 // A branch over a plain directory goes on reading there, at a path that must be everybody's.
@@ -179,9 +184,12 @@ impl Candidate {
     }
 }
 
+/// How the names of the helper's providers end.
+pub(crate) const HELPERS: &str = "_ahd";
+
 /// The name of the helper's provider that does what `name` does.
 pub(crate) fn helpers(name: &ProviderName) -> String {
-    format!("{name}_ahd")
+    format!("{name}{HELPERS}")
 }
 
 impl Engine {
@@ -220,7 +228,9 @@ impl Engine {
         let helping: Vec<_> = verdicts.iter().filter(said).map(|other| other.name.clone()).collect();
         for verdict in &mut verdicts {
             let helped = helping.iter().any(|name| name.as_str() == helpers(&verdict.name));
-            verdict.remedy = verdict.remedy.take().filter(|_| !helped);
+            // Nor is it where it is there and cannot say.
+            let names_it = |remedy: &String| set.helper.is_some() && remedy.contains("`ahd`");
+            verdict.remedy = verdict.remedy.take().filter(|remedy| !helped && !names_it(remedy));
         }
         Ok(verdicts)
     }
@@ -250,6 +260,10 @@ pub(crate) struct Choices<'a> {
     /// Whether the helper's are among them. It is talked to only when the first plugin cannot do all: what it offers is the same
     /// as a plugin does, one rank lower.
     helped: bool,
+    /// The plugin that is for this filesystem, if there is one: what it cannot do, the helper's of its kind may.
+    own: Option<ProviderName>,
+    /// The helper's that comes into question and did not say whether it can serve, and why.
+    unasked: Option<(ProviderName, Error)>,
     /// What those that were asked said.
     pub(crate) verdicts: Vec<Candidate>,
     /// A worker's: notes each that is asked.
@@ -270,6 +284,11 @@ impl Choices<'_> {
         self.serve(&instead.unwrap_or(served)).map(Some)
     }
 
+    /// The helper's that was passed over only because the helper, which is there, did not serve; told once.
+    pub(crate) fn take_unasked(&mut self) -> Option<(ProviderName, Error)> {
+        self.unasked.take()
+    }
+
     /// Whether the one that was found last makes branches and captures nothing here, and was neither named nor asked for by its mode.
     pub(crate) fn serves_by_itself_for_branches_alone(&self) -> bool {
         let alone = |verdict: &Candidate| verdict.can(Purpose::Branch) && !verdict.can(Purpose::Capture);
@@ -285,6 +304,7 @@ impl Choices<'_> {
     fn find(&mut self, wanted: impl Fn(&ServedProvider, &Candidate) -> bool) -> Result<Option<ServedProvider>> {
         while let Some(served) = self.next() {
             let verdict = self.ask(&served)?;
+            self.note_unasked(&verdict);
             let it_is = wanted(&served, &verdict);
             self.verdicts.push(verdict);
             if it_is {
@@ -307,10 +327,37 @@ impl Choices<'_> {
     }
 
     fn add_helped(&mut self) {
-        if !std::mem::replace(&mut self.helped, true) {
-            self.waiting.extend(self.workspace.engine.helped().iter().cloned());
-            let waiting: Vec<_> = std::mem::take(&mut self.waiting).into();
-            self.waiting = self.wanted.order(&waiting, self.filesystem);
+        // Who was named and asked is a plugin, and no other is wanted.
+        let is_asked = self.wanted.named.is_some() && !self.verdicts.is_empty();
+        if is_asked || std::mem::replace(&mut self.helped, true) {
+            return;
+        }
+        let Helped { providers, error } = self.workspace.engine.helped();
+        self.waiting.extend(providers.iter().cloned());
+        let waiting: Vec<_> = std::mem::take(&mut self.waiting).into();
+        self.waiting = self.wanted.order(&waiting, self.filesystem);
+        if let Some(error) = error.as_ref().filter(|_| self.wanted.named.is_none()) {
+            match self.missed() {
+                Some(name) => self.unasked = Some((name, error.clone())),
+                None => self.workspace.engine.tell_unused(error),
+            }
+        }
+    }
+
+    /// The helper's provider that would probably serve here, were the helper to say what it has: the one that took the last snapshot, or the one of
+    /// the same kind as this filesystem's plugin.
+    fn missed(&self) -> Option<ProviderName> {
+        let last = self.workspace.log().last_snapshot().map(|last| last.provider);
+        let own = || ProviderName::new(helpers(self.own.as_ref()?)).ok();
+        last.filter(|last| last.as_str().ends_with(HELPERS)).or_else(own)
+    }
+
+    /// Notes one of the helper's that the helper was too busy for, or too slow: what it refuses for good is a verdict as others are.
+    fn note_unasked(&mut self, verdict: &Candidate) {
+        let passes = |error: &&Error| matches!(error.kind, ErrorKind::ResourceExhausted | ErrorKind::Unavailable);
+        let Some(error) = verdict.failed.as_ref().filter(passes) else { return };
+        if self.workspace.engine.helped().providers.iter().any(|served| served.name == verdict.name) {
+            self.unasked.get_or_insert_with(|| (verdict.name.clone(), error.clone()));
         }
     }
 
@@ -332,6 +379,7 @@ impl Choices<'_> {
         let name = helpers(&verdict.name);
         let Some(at) = self.waiting.iter().position(|served| served.name.as_str() == name) else { return Ok(None) };
         let other = self.ask(&self.waiting[at])?;
+        self.note_unasked(&other);
         if !verdict.gives_way_to(&other) {
             return Ok(None);
         }
@@ -349,9 +397,12 @@ impl Choices<'_> {
         if self.verdicts.is_empty() {
             error.causes.push("no provider was found".to_owned());
         }
+        let unused = if self.helped { self.workspace.engine.helped().error.as_ref() } else { None };
+        error.causes.extend(unused.map(told));
         let convert = self.verdicts.iter().any(|verdict| verdict.convertible.is_some());
         let convert = convert.then(|| convert_command(self.workspace.root()));
-        let remedy = self.verdicts.iter().find_map(|verdict| verdict.remedy.clone());
+        let remedies = self.verdicts.iter().filter_map(|verdict| verdict.remedy.clone());
+        let remedy = unused.and_then(|error| error.hint.clone()).into_iter().chain(remedies).next();
         let remedy = convert.into_iter().chain(remedy).reduce(|convert, remedy| format!("{convert}; or {remedy}"));
         error.with_hint(remedy.unwrap_or_else(|| match &self.wanted.named {
             Some(named) => format!("do not insist on {named}: `ah agent fs status` tells who can serve here"),
@@ -372,7 +423,19 @@ impl Workspace {
         let dir = self.open_dir()?;
         let filesystem = filesystem(&dir)?;
         let waiting = wanted.order(&set.providers, filesystem);
-        let (helped, verdicts, attempt) = (false, Vec::new(), None);
-        Ok(Choices { workspace: self, dir, filesystem, wanted, purpose, waiting, helped, verdicts, attempt })
+        let own = waiting.iter().find(|served| served.filesystems.contains(&filesystem));
+        Ok(Choices {
+            workspace: self,
+            dir,
+            filesystem,
+            wanted,
+            purpose,
+            own: own.map(|served| served.name.clone()),
+            waiting,
+            helped: false,
+            unasked: None,
+            verdicts: Vec::new(),
+            attempt: None,
+        })
     }
 }

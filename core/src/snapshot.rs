@@ -177,6 +177,12 @@ impl Workspace {
         let mut served = choices.next_usable()?.ok_or_else(|| choices.nobody())?;
         let mut degraded: Vec<EventBody> = Vec::new();
         loop {
+            if let Some((passed, error)) = choices.take_unasked() {
+                if !automatic {
+                    return Err(offered(error, "snapshot", &passed, &served.name));
+                }
+                degraded.push(self.tell_degraded(&passed, &error, &served.name));
+            }
             let error = match taking.with(&served, degraded.clone()) {
                 Ok(done) => return Ok(done),
                 Err(Failed::ByProvider(error)) if another_may_help(&error) => error,
@@ -184,17 +190,18 @@ impl Workspace {
             };
             let Some(next) = choices.next_usable()? else { return Err(error) };
             if !automatic {
-                return Err(offered(error, "snapshot", &served, &next));
+                return Err(offered(error, "snapshot", &served.name, &next.name));
             }
-            let message = format!("the provider {} failed, {} took over: {error}", served.name, next.name);
-            self.engine.notify(Notice::new(NoticeKind::Degraded, message).with_hint("ah agent fs status"));
-            degraded.push(EventBody::Degraded {
-                provider: served.name.clone(),
-                reason: error.to_string(),
-                next: next.name.clone(),
-            });
+            degraded.push(self.tell_degraded(&served.name, &error, &next.name));
             served = next;
         }
+    }
+
+    /// Says that one provider took over from another; gives what the timeline says of it.
+    fn tell_degraded(&self, failed: &ProviderName, error: &Error, next: &ProviderName) -> EventBody {
+        let message = format!("the provider {failed} failed, {next} took over: {error}");
+        self.engine.notify(Notice::new(NoticeKind::Degraded, message).with_hint("ah agent fs status"));
+        EventBody::Degraded { provider: failed.clone(), reason: error.to_string(), next: next.clone() }
     }
 }
 
@@ -211,10 +218,10 @@ impl Workspace {
 }
 
 /// The error of a provider, with the next one offered to a person.
-pub(crate) fn offered(error: Error, command: &str, failed: &Served, next: &Served) -> Error {
+pub(crate) fn offered(error: Error, command: &str, failed: &ProviderName, next: &ProviderName) -> Error {
     let own = error.hint.as_deref().map_or_else(String::new, |hint| format!("{hint}; or "));
-    let hint = format!("{own}ah agent fs {command} --provider {}", next.name);
-    Error { hint: None, ..error }.context(format!("the provider {} failed", failed.name)).with_hint(hint)
+    let hint = format!("{own}ah agent fs {command} --provider {next}");
+    Error { hint: None, ..error }.context(format!("the provider {failed} failed")).with_hint(hint)
 }
 
 /// Whether the next provider may do what this one could not.

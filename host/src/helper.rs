@@ -4,7 +4,8 @@
 //! store here, [`TOKEN_FILE`], made with the first snapshot. The file, opened by the caller, is what goes to the helper in place of the
 //! store's directory: so the helper opens nothing by name in a place of the caller's.
 //!
-//! A connection is made when it is needed, and again when the helper has closed it. That a socket is not there costs one system call.
+//! A connection is made when it is needed, and again when the helper has closed it. That a socket is not there costs one system call. A helper that
+//! has too much to do, for this user or for all, refuses connections at once: it is asked again for as long as its caller has [`Patience`].
 //!
 //! Not here: what the helper lets whom do (`ahd`), what travels on the socket (`ah_plugin_api::ipc`).
 
@@ -13,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ah_plugin_api::ipc::{self, Client};
 use ah_plugin_api::wire::{self, Caller, Op, Remote};
@@ -39,6 +40,8 @@ const HELLO: Duration = Duration::from_secs(2);
 const PROBE: Duration = Duration::from_secs(5);
 /// How often a call is begun anew when the helper closes the connection before it has heard all of it.
 const REDIALS: u32 = 3;
+/// How soon one that refuses a connection is asked again, and how soon at the latest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
 
 /// Where a helper is, and how far it is trusted.
 #[derive(Debug, Clone)]
@@ -51,15 +54,61 @@ pub struct Helper {
     pub limit: Duration,
 }
 
-/// The helper's providers; empty if there is no helper.
+/// How long a helper is waited for that has too much to do.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Patience {
+    /// So long for each connection.
+    pub each: Duration,
+    /// And no longer than until then.
+    pub until: Option<Instant>,
+}
+
+impl Patience {
+    /// Makes a connection, again and again while it is refused.
+    fn wait<T>(self, cx: &Context<'_>, connect: impl Fn() -> Result<T>) -> Result<T> {
+        let (began, mut pause) = (Instant::now(), PAUSES.0);
+        loop {
+            let refused = match connect() {
+                Err(error) if error.kind == ErrorKind::ResourceExhausted => error,
+                outcome => return outcome,
+            };
+            cx.check_cancelled()?;
+            let each = self.each.saturating_sub(began.elapsed());
+            let left = self.until.map_or(each, |until| each.min(until.saturating_duration_since(Instant::now())));
+            if left.is_zero() {
+                return Err(refused);
+            }
+            std::thread::sleep(pause.min(left));
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+}
+
+/// The helper's providers; empty if there is no helper. One that refuses connections is not waited for.
 ///
 /// # Errors
-/// `PermissionDenied` if there is one that is not to be trusted; `Unavailable` if it does not answer.
+/// `PermissionDenied` if there is one that is not to be trusted; `ResourceExhausted` if it has too much to do; `Unavailable` if it does not answer.
 pub fn load(helper: &Helper) -> Result<Vec<(Description, Arc<dyn Provider>)>> {
-    let Some(stream) = dial(helper)? else { return Ok(Vec::new()) };
-    let offers = ipc::offers(&stream, &what(helper), HELLO)?;
+    load_patiently(helper, Patience::default(), &Context::quiet())
+}
+
+/// As [`load`], but waits for one that refuses connections, here and whenever its providers need one.
+///
+/// # Errors
+/// As there; `Cancelled`.
+pub fn load_patiently(
+    helper: &Helper,
+    patience: Patience,
+    cx: &Context<'_>,
+) -> Result<Vec<(Description, Arc<dyn Provider>)>> {
+    let ask = || match dial(helper)? {
+        Some(stream) => ipc::offers(&stream, &what(helper), HELLO),
+        None => Ok(Vec::new()),
+    };
+    let offers = patience.wait(cx, ask)?;
     let provider = |description: Description| {
-        let link = Link { helper: helper.clone(), name: description.name.clone(), client: Mutex::new(None) };
+        let (helper, name, client) = (helper.clone(), description.name.clone(), Mutex::new(None));
+        let link = Link { helper, patience, name, client };
         let provider: Arc<dyn Provider> = Arc::new(Remote::new(link, description.clone()));
         (description, provider)
     };
@@ -81,7 +130,8 @@ fn dial(helper: &Helper) -> Result<Option<UnixStream>> {
         Ok(()) => {}
         Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR) => return Ok(None),
         Err(Errno::AGAIN) => {
-            return Err(Error::new(ErrorKind::Unavailable, format!("{} has too much to do", what(helper))));
+            return Err(Error::new(ErrorKind::ResourceExhausted, format!("{} has too much to do", what(helper)))
+                .with_hint("wait a little, then repeat"));
         }
         Err(e) => return Err(cannot(e)),
     }
@@ -105,12 +155,13 @@ fn dial(helper: &Helper) -> Result<Option<UnixStream>> {
 /// One of the helper's providers, connected when it is needed.
 struct Link {
     helper: Helper,
+    patience: Patience,
     name: ProviderName,
     client: Mutex<Option<Arc<Client>>>,
 }
 
 impl Link {
-    fn client(&self) -> Result<Arc<Client>> {
+    fn client(&self, cx: &Context<'_>) -> Result<Arc<Client>> {
         let mut slot = self.client.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(client) = slot.as_ref().filter(|client| client.is_open()) {
             return Ok(Arc::clone(client));
@@ -120,8 +171,11 @@ impl Link {
             Error::new(ErrorKind::Unavailable, format!("{what} is not there any more"))
                 .with_hint("systemctl restart ahd.socket")
         };
-        let stream = dial(&self.helper)?.ok_or_else(gone)?;
-        let (client, _) = Client::open(stream, what, Some(&self.name), HELLO.max(PROBE))?;
+        let connect = || {
+            let stream = dial(&self.helper)?.ok_or_else(gone)?;
+            Client::open(stream, what.as_str(), Some(&self.name), HELLO.max(PROBE))
+        };
+        let (client, _) = self.patience.wait(cx, connect)?;
         let client = Arc::new(client);
         *slot = Some(Arc::clone(&client));
         Ok(client)
@@ -157,7 +211,7 @@ impl Caller for Link {
         }
         let limit = if op == Op::Probe { PROBE.min(self.helper.limit) } else { self.helper.limit };
         for _ in 0..REDIALS {
-            let client = self.client()?;
+            let client = self.client(cx)?;
             // A helper that is being restarted had not heard all of it, so nothing of it was done.
             if let Some(answer) = client.call_if_open(limit, op, request, &with_token, cx)? {
                 return Ok(answer);

@@ -109,6 +109,9 @@ impl Workspace {
         let mut choices = self.choices(&config, Purpose::Branch)?;
         let mut served = choices.next_usable()?.ok_or_else(|| choices.nobody())?;
         loop {
+            if let Some((passed, error)) = choices.take_unasked() {
+                return Err(offered(error, &options.command(), &passed, &served.name));
+            }
             let error = match self.branch_by(&served, &name, &place, options) {
                 Ok(made) => return Ok(made),
                 Err(error) if !another_may_help(&error) => return Err(error),
@@ -118,7 +121,7 @@ impl Workspace {
             let Ok(Some(next)) = choices.next_usable() else { return Err(error) };
             // Nobody has asked for the one that only branches: where it fails, it is as if it were not there.
             if !by_itself {
-                return Err(offered(error, &options.command(), &served, &next));
+                return Err(offered(error, &options.command(), &served.name, &next.name));
             }
             // Who may go on with it still has the name and the place, until gc has taken it away: that they are taken is no answer.
             if refuse_taken(&all(self.engine.home())?, &name, &place.path()).is_err() {

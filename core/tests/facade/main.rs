@@ -11,6 +11,7 @@ mod forget;
 mod fresh;
 mod gc;
 mod held;
+mod helper;
 mod lab;
 mod leases;
 mod moments;

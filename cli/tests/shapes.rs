@@ -191,3 +191,31 @@ fn a_workspace_that_was_adopted() {
     let ran = support::Ran::of(world.command(["agent", "fs", "cat", "first", "f"]).current_dir(&new));
     assert_eq!(ran.stdout, "one\n", "{ran:?}");
 }
+
+#[test]
+fn a_helper_that_does_not_serve_is_told_where_providers_are() {
+    let world = world();
+    let socket = world.path("ahd.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    // It hangs up on everybody; as a user's, it is not to be trusted.
+    std::thread::spawn(move || listener.incoming().for_each(drop));
+    let named = socket.to_str().unwrap();
+    let run = |arguments: &[&str]| {
+        let ran = support::Ran::of(world.command(arguments).env("AH_HELPER_SOCKET", &socket));
+        assert_eq!(ran.code, 0, "{ran:?}");
+        ran
+    };
+    for command in ["status", "providers"] {
+        let ran = run(&["agent", "fs", command]);
+        assert!(ran.stderr.contains(named), "{command}: {ran:?}");
+    }
+    let ran = run(&["agent", "fs", "providers", "--json"]);
+    let value = serde_json::from_str(&ran.stdout).unwrap();
+    support::schema::check("providers", &value);
+    assert_eq!((value["helper"]["path"].as_str(), ran.stderr.as_str()), (Some(named), ""));
+    assert!(value["helper"]["reason"].as_str().unwrap().contains(named), "{value}");
+    let ran = run(&["agent", "fs", "status", "--json"]);
+    let value = serde_json::from_str(&ran.stdout).unwrap();
+    support::schema::check("status", &value);
+    assert!(value["notices"].as_array().unwrap().iter().any(|notice| notice["kind"] == "helper"), "{value}");
+}

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ah_core::{NoticeKind, RefusedPlugin};
+use ah_core::{NoticeKind, RefusedPlugin, UnusedHelper};
 use ah_plugin_api::Description;
 use clap::Args;
 use serde::Serialize;
@@ -17,6 +17,7 @@ use crate::output::text;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Libraries are looked for in --provider-path and $AH_PROVIDER_PATH, beside the program, then in the system's folder. \
+The providers of the helper ahd are asked for where it listens; where it does not serve, that is told. \
 Whether one can serve a workspace, `ah agent fs status` says.
 
 Examples:
@@ -28,6 +29,8 @@ pub(crate) struct ProvidersArgs {}
 struct Shape<'a> {
     providers: Vec<ProviderShape<'a>>,
     refused: &'a [RefusedPlugin],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    helper: Option<&'a UnusedHelper>,
 }
 
 #[derive(Serialize)]
@@ -48,7 +51,8 @@ pub(crate) fn run(app: &App, _args: &ProvidersArgs) -> Outcome {
     }
     providers.sort_by_key(|provider| std::cmp::Reverse(provider.description.rank));
     if app.ui.json {
-        app.ui.json(&Shape { providers, refused: &set.refused })?;
+        app.answer_tells(NoticeKind::Helper);
+        app.ui.json(&Shape { providers, refused: &set.refused, helper: set.helper.as_ref() })?;
         return Ok(Exit::Done);
     }
     let mut table = Table::new(&["PROVIDER", "RANK", "VERSION", "LIBRARY"]);

@@ -302,7 +302,7 @@ impl Choices<'_> {
     }
 
     fn find(&mut self, wanted: impl Fn(&ServedProvider, &Candidate) -> bool) -> Result<Option<ServedProvider>> {
-        while let Some(served) = self.next() {
+        while let Some(served) = self.next()? {
             let verdict = self.ask(&served)?;
             self.note_unasked(&verdict);
             let it_is = wanted(&served, &verdict);
@@ -319,29 +319,34 @@ impl Choices<'_> {
         Ok(Served { name: served.name.clone(), provider: served.provider()?, store })
     }
 
-    fn next(&mut self) -> Option<ServedProvider> {
+    fn next(&mut self) -> Result<Option<ServedProvider>> {
         if !self.verdicts.is_empty() || self.waiting.is_empty() {
-            self.add_helped();
+            self.add_helped()?;
         }
-        self.waiting.pop_front()
+        Ok(self.waiting.pop_front())
     }
 
-    fn add_helped(&mut self) {
+    fn add_helped(&mut self) -> Result<()> {
         // Who was named and asked is a plugin, and no other is wanted.
         let is_asked = self.wanted.named.is_some() && !self.verdicts.is_empty();
         if is_asked || std::mem::replace(&mut self.helped, true) {
-            return;
+            return Ok(());
         }
         let Helped { providers, error } = self.workspace.engine.helped();
         self.waiting.extend(providers.iter().cloned());
         let waiting: Vec<_> = std::mem::take(&mut self.waiting).into();
         self.waiting = self.wanted.order(&waiting, self.filesystem);
         if let Some(error) = error.as_ref().filter(|_| self.wanted.named.is_none()) {
+            // Who stops waiting for it wants no other.
+            if error.kind == ErrorKind::Cancelled {
+                return Err(error.clone());
+            }
             match self.missed() {
                 Some(name) => self.unasked = Some((name, error.clone())),
                 None => self.workspace.engine.tell_unused(error),
             }
         }
+        Ok(())
     }
 
     /// The helper's provider that would probably serve here, were the helper to say what it has: the one that took the last snapshot, or the one of
@@ -375,7 +380,7 @@ impl Choices<'_> {
         if !verdict.lacks_branches() {
             return Ok(None);
         }
-        self.add_helped();
+        self.add_helped()?;
         let name = helpers(&verdict.name);
         let Some(at) = self.waiting.iter().position(|served| served.name.as_str() == name) else { return Ok(None) };
         let other = self.ask(&self.waiting[at])?;

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ah_core::{DiffOptions, Error, ErrorKind, EventBody, HelperSocket, NoticeKind, SnapshotFilter, SnapshotKind};
+use ah_core::{
+    BranchOptions, DiffOptions, Error, ErrorKind, EventBody, HelperSocket, NoticeKind, SnapshotFilter, SnapshotKind,
+};
 use ah_core::{SnapshotOptions, TimelineFilter};
 use ah_plugin_api::ipc::{self, Bounds, Offered};
 use ah_plugin_api::{
@@ -15,7 +17,7 @@ use ah_plugin_api::{
     ProviderName, ReclaimRequest, Reclaimed, Result, Snapshot, SnapshotRef, SnapshotRequest, UnmountRequest, View,
 };
 
-use crate::lab::{Fake, Lab, kinds};
+use crate::lab::{Fake, Lab, Stop, kinds};
 
 /// What one offers that has a store of its own, as the helper has.
 struct Offers {
@@ -215,6 +217,37 @@ fn a_person_is_offered_the_next_where_it_does_not_serve() {
     helper.refuse(ALWAYS);
     lab.settings.flags.insert("provider".into(), "other".into());
     assert_eq!(lab.open().snapshot(&SnapshotOptions::default()).unwrap().provider.as_str(), "other");
+}
+
+#[test]
+fn so_it_is_with_a_branch() {
+    let Some((mut lab, helper)) = helped() else { return };
+    lab.settings.patience = Duration::from_millis(50);
+    helper.refuse(ALWAYS);
+    let workspace = lab.open();
+    let error = workspace.branch(&BranchOptions { name: Some("b".into()), ..BranchOptions::default() }).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::ResourceExhausted, "{error:?}");
+    assert!(error.hint.unwrap().contains("--provider other"));
+    assert_eq!(workspace.branches().unwrap(), []);
+}
+
+#[test]
+fn who_stops_waiting_hears_that_and_nothing_is_taken() {
+    let Some((mut lab, helper)) = helped() else { return };
+    helper.refuse(ALWAYS);
+    let (stop, began) = (Stop::default(), Instant::now());
+    let stopped = Arc::clone(&stop.0);
+    lab.settings.observer = Arc::new(stop);
+    let workspace = lab.open();
+    let soon = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(200));
+        stopped.store(true, Ordering::Relaxed);
+    });
+    let error = workspace.snapshot(&automatic()).unwrap_err();
+    soon.join().unwrap();
+    assert_eq!((error.kind, error.message.as_str()), (ErrorKind::Cancelled, "cancelled"));
+    assert!(began.elapsed() < lab.settings.patience / 2, "{:?}", began.elapsed());
+    assert_eq!(kinds(&workspace.engine().take_notices()), []);
 }
 
 #[test]

@@ -77,6 +77,8 @@ impl FromStr for Agent {
 
 /// Where Claude Code looks for the settings of a whole machine on Linux.
 const CLAUDE_MANAGED: &str = "/etc/claude-code";
+/// Where Codex looks for what a whole machine requires of it on Linux.
+const CODEX_MANAGED: &str = "/etc/codex";
 
 /// Where the agents of one user keep their things, taken from that user's environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,6 +91,8 @@ pub struct Home {
     pub claude_managed: PathBuf,
     /// Codex's: `$CODEX_HOME`, else `~/.codex`.
     pub codex: PathBuf,
+    /// What the machine requires of everybody's Codex: `/etc/codex`.
+    pub codex_managed: PathBuf,
     /// Gemini CLI's: `$GEMINI_CLI_HOME/.gemini`, else `~/.gemini`.
     pub gemini: PathBuf,
     /// opencode's configuration: `$OPENCODE_CONFIG_DIR`, else `$XDG_CONFIG_HOME/opencode`, else `~/.config/opencode`.
@@ -119,6 +123,7 @@ impl Home {
         Ok(Self {
             claude: dir("CLAUDE_CONFIG_DIR").unwrap_or_else(|| user.join(".claude")),
             claude_managed: CLAUDE_MANAGED.into(),
+            codex_managed: CODEX_MANAGED.into(),
             codex: dir("CODEX_HOME").unwrap_or_else(|| user.join(".codex")),
             gemini: dir("GEMINI_CLI_HOME").unwrap_or_else(|| user.clone()).join(".gemini"),
             opencode_config: dir("OPENCODE_CONFIG_DIR").unwrap_or_else(|| config.join("opencode")),
@@ -135,6 +140,7 @@ impl Home {
         Self {
             claude: user.join(".claude"),
             claude_managed: CLAUDE_MANAGED.into(),
+            codex_managed: CODEX_MANAGED.into(),
             codex: user.join(".codex"),
             gemini: user.join(".gemini"),
             opencode_config: user.join(".config/opencode"),

@@ -162,9 +162,7 @@ impl<'a> Report<'a> {
         let hint = self.in_sandbox(&error).or_else(|| self.own_door(&error)).or_else(|| error.hint.take());
         let hint = hint.or_else(|| self.read_only(&error)).or_else(|| self.usual_hint(&error));
         error.hint = hint.map(|hint| hint::in_place(self.directory.as_deref(), &hint));
-        // Nobody waits for it behind a pipe that was closed.
-        let is_told = |told: io::Result<()>| told.map_or_else(|why| why.kind() == io::ErrorKind::BrokenPipe, |()| true);
-        if !(self.json && is_told(to_stdout(&error))) {
+        if !(self.json && is_told(&error)) {
             self.to_stderr(&error);
         }
         code
@@ -262,6 +260,11 @@ impl<'a> Report<'a> {
     }
 }
 
+/// Tells an error as JSON; false if it cannot be written. Nobody waits for it behind a pipe that was closed.
+fn is_told(error: &Error) -> bool {
+    to_stdout(error).map_or_else(|why| why.kind() == io::ErrorKind::BrokenPipe, |()| true)
+}
+
 fn to_stdout(error: &Error) -> io::Result<()> {
     let Error { kind, message, hint, causes, errno: _ } = error;
     let body = ErrorBody { kind: kind.as_str(), message, hint: hint.as_deref(), causes };
@@ -316,8 +319,11 @@ pub(crate) fn usage(mut error: clap::Error, arguments: &[OsString], colour: bool
         // The first paragraph; some errors name the arguments on lines of their own.
         let first = rendered.lines().take_while(|line| !line.is_empty()).map(str::trim).collect::<Vec<_>>().join(" ");
         let message = first.strip_prefix("error: ").unwrap_or("a command is missing");
-        to_stdout(&Error::new(ErrorKind::InvalidArgument, message).with_hint(hint));
-    } else if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        if is_told(&Error::new(ErrorKind::InvalidArgument, message).with_hint(&hint)) {
+            return 2;
+        }
+    }
+    if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         // `ah agent fs`: the help is the answer, and there was no command to run.
         let _ = error.print();
     } else {

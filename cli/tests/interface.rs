@@ -334,10 +334,13 @@ fn what_was_only_looked_at_is_not_said_to_be_done() {
         assert!(stderr.contains("error: cannot write to standard output"), "{words:?}: {stderr}");
     }
     // An error that cannot be written there is said where people are.
-    let mut ah = world.command(["agent", "fs", "show", "nothing", "--json"]);
-    let output = ah.stdout(full).output().unwrap();
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(3) && stderr.starts_with("error: ") && stderr.contains("nothing"), "{stderr}");
+    for (word, code) in [("nothing", 3), ("--nothing", 2)] {
+        let mut ah = world.command(["agent", "fs", "show", word, "--json"]);
+        let output = ah.stdout(full.try_clone().unwrap()).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        let is_told = stderr.starts_with("error: ") && stderr.contains(word);
+        assert!(output.status.code() == Some(code) && is_told, "{word}: {stderr}");
+    }
 }
 
 #[test]

@@ -22,7 +22,8 @@ pub fn switched_off(target: &Target<'_>) -> Option<Error> {
         Agent::Opencode => return None,
     };
     let message = format!("the agent runs none of your hooks: {} has {switch}", file.display());
-    let hint = match file.starts_with(&target.home.claude_managed) {
+    let managed = [&target.home.claude_managed, &target.home.codex_managed];
+    let hint = match managed.into_iter().any(|folder| file.starts_with(folder)) {
         true => format!("ask whoever manages this machine to take {switch} out of it"),
         false => format!("take {switch} out of it"),
     };

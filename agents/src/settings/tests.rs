@@ -21,7 +21,11 @@ fn place() -> Place {
     let dir = tempfile::tempdir().unwrap();
     let path = std::fs::canonicalize(dir.path()).unwrap();
     Place {
-        home: Home { claude_managed: path.join("etc"), ..Home::plain(path.join("home"), "") },
+        home: Home {
+            claude_managed: path.join("etc"),
+            codex_managed: path.join("etc-codex"),
+            ..Home::plain(path.join("home"), "")
+        },
         backups: path.join("backups"),
         project: path.join("project"),
         dir,
@@ -280,6 +284,21 @@ fn what_codexs_configuration_says_of_hooks_is_told() {
     assert_eq!(look("[features]\nhooks = true\n[hooks.state]\n"), (None, None));
     let (problem, beside) = look("[features]\nhooks = false\n");
     assert!(problem.unwrap().contains(&*config.to_string_lossy()) && beside.is_none());
+    assert!(look("[features]\ncodex_hooks = false\n").0.unwrap().contains("codex_hooks"), "as it was called before");
+    assert_eq!(look("[features]\nhooks = true\ncodex_hooks = false\n").0, None);
+    let required = place.home.codex_managed.join("requirements.toml");
+    std::fs::create_dir_all(&place.home.codex_managed).unwrap();
+    for (text, is_off) in
+        [("allow_managed_hooks_only = true\n", true), ("[features]\nhooks = false\n", true), ("a = 1\n", false)]
+    {
+        std::fs::write(&required, text).unwrap();
+        let problem = look("[features]\nhooks = true\n").0;
+        assert_eq!(
+            problem.map(|problem| problem.contains(&*required.to_string_lossy())),
+            is_off.then_some(true),
+            "{text}"
+        );
+    }
     let (problem, beside) = look("[[hooks.Stop]]\nhooks = [{ type = \"command\", command = \"true\" }]\n");
     assert_eq!((problem, beside.as_deref()), (None, Some(&*config)));
 }

@@ -22,7 +22,7 @@ const DEFAULT_TIMEOUT: u32 = 600;
 
 /// Whether each of `ours` in `file` is trusted; `None` if the configuration cannot be read.
 pub(super) fn trusted(home: &Home, file: &Path, ours: &[Ours]) -> Option<Vec<bool>> {
-    let config = config(home)?;
+    let config = read(&place(home))?;
     let state = config.get("hooks").and_then(|hooks| hooks.get("state"));
     let file = std::fs::canonicalize(file).unwrap_or_else(|_| file.to_path_buf());
     let is = |ours: &Ours| {
@@ -36,10 +36,10 @@ pub(super) fn trusted(home: &Home, file: &Path, ours: &[Ours]) -> Option<Vec<boo
     Some(ours.iter().map(is).collect())
 }
 
-/// The user's configuration, empty where there is none; `None` if it cannot be read.
-fn config(home: &Home) -> Option<toml_edit::DocumentMut> {
+/// A configuration, empty where there is none; `None` if it cannot be read.
+fn read(place: &Path) -> Option<toml_edit::DocumentMut> {
     let mut text = String::new();
-    let read = open_regular(&place(home)).and_then(|mut file| file.read_to_string(&mut text));
+    let read = open_regular(place).and_then(|mut file| file.read_to_string(&mut text));
     match read {
         Ok(_) => {}
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -52,15 +52,33 @@ fn place(home: &Home) -> PathBuf {
     home.codex.join("config.toml")
 }
 
-/// The file that switches all hooks off, if it does, and by what.
+/// The file that switches all hooks of the user's off, if one does, and by what. What the machine requires comes first (documented, and tried).
 pub(super) fn switched_off(home: &Home) -> Option<(PathBuf, &'static str)> {
-    let on = config(home)?.get("features")?.get("hooks")?.as_bool()?;
-    (!on).then(|| (place(home), "`hooks = false` under `[features]`"))
+    let required = home.codex_managed.join("requirements.toml");
+    if let Some(config) = read(&required) {
+        if config.get("allow_managed_hooks_only").and_then(toml_edit::Item::as_bool) == Some(true) {
+            return Some((required, "`allow_managed_hooks_only = true`"));
+        }
+        if let Some(switch) = without_hooks(&config) {
+            return Some((required, switch));
+        }
+    }
+    let own = place(home);
+    without_hooks(&read(&own)?).map(|switch| (own, switch))
+}
+
+fn without_hooks(config: &toml_edit::DocumentMut) -> Option<&'static str> {
+    // The second is what it was called before, and is understood still.
+    let switches =
+        [("hooks", "`hooks = false` under `[features]`"), ("codex_hooks", "`codex_hooks = false` under `[features]`")];
+    let features = config.get("features")?;
+    let said = |(name, switch)| Some((features.get(name)?.as_bool()?, switch));
+    switches.into_iter().find_map(said).filter(|(on, _)| !on).map(|(_, switch)| switch)
 }
 
 /// The configuration, if hooks stand in it too, which Codex warns of at each start.
 pub(super) fn with_hooks(home: &Home) -> Option<PathBuf> {
-    let config = config(home)?;
+    let config = read(&place(home))?;
     let mut names = config.get("hooks")?.as_table_like()?.iter().map(|(name, _)| name);
     names.any(|name| name != "state").then(|| place(home))
 }

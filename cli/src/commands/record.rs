@@ -102,7 +102,7 @@ pub(crate) fn run(app: &App, args: &RecordArgs) -> Outcome {
     let (recording, file) = workspace.begin_recording()?;
     let keep = || file.try_clone().map_err(|error| Error::from_io("the recording cannot be kept open", &error));
     let mut begun = Begun { workspace: &workspace, recording: &recording, told: false, ran: false, _lock: keep()? };
-    let kept = keep()?;
+    let file_of_run = keep()?;
     let line = command_line(&args.command);
     let terminal = Terminal::of_process();
     if args.input && terminal.is_beside_output() {
@@ -133,7 +133,7 @@ pub(crate) fn run(app: &App, args: &RecordArgs) -> Outcome {
         env,
         monitor: vec![monitor.into(), "__record-child".into(), "--".into()],
         input: args.input,
-        file: Some(kept.into()),
+        file: Some(file_of_run.into()),
     };
     app.tell_notices();
     let diary = Diary { workspace: &workspace, recording: &recording, tape: &tape };
@@ -143,7 +143,8 @@ pub(crate) fn run(app: &App, args: &RecordArgs) -> Outcome {
         app.ui.warning(&message, trouble.hint.as_deref());
     }
     begun.told = true;
-    let (ended, failed) = diary.keep(follower, queue, &jobs, &line, |moment| run.run(&terminal, &tape, moment))?;
+    let kept = diary.keep(follower, queue, &jobs, &line, |moment| run.run(&terminal, &tape, moment))?;
+    let Kept { ended, failed, is_agents } = kept;
     begun.ran = ended.is_ok();
     drop(tape);
     let summary = running.finish(ended.as_ref().ok().map(|ended| i32::from(ended.status)))?;
@@ -162,6 +163,12 @@ pub(crate) fn run(app: &App, args: &RecordArgs) -> Outcome {
     let left_out = shell.pace.lock().unwrap_or_else(PoisonError::into_inner).left_out;
     if left_out > 0 {
         app.ui.note(&format!("{left_out} commands that a shell told of came too fast to be moments"));
+    }
+    let agent = args.command.first().and_then(|program| Agent::of_program(program));
+    if let Some(agent) = agent.filter(|_| !is_agents && failed.is_none()) {
+        app.ui.note(&format!(
+            "no prompt and no tool call came from the agent's hooks: between its start and its end there are no moments; `ah agent hooks status {agent}`"
+        ));
     }
     if let Some(error) = failed {
         app.ui.warning(&format!("some moments are missing: {}", error.message), error.hint.as_deref());
@@ -352,6 +359,15 @@ impl Listener for Shell {
     }
 }
 
+/// What came of a command that was recorded.
+struct Kept {
+    ended: std::result::Result<Ended, RunError>,
+    /// Why a moment could not be added, if one could not.
+    failed: Option<Error>,
+    /// Whether an agent at work told of what it does.
+    is_agents: bool,
+}
+
 /// The session's timeline while it is recorded.
 struct Diary<'a> {
     workspace: &'a Workspace,
@@ -360,8 +376,7 @@ struct Diary<'a> {
 }
 
 impl Diary<'_> {
-    /// Runs `work` with what it calls for the key, and keeps the timeline and the recording's markers meanwhile. Beside what came of
-    /// it: why a moment could not be added, if one could not.
+    /// Runs `work` with what it calls for the key, and keeps the timeline and the recording's markers meanwhile.
     fn keep(
         &self,
         follower: MomentFollower,
@@ -369,7 +384,7 @@ impl Diary<'_> {
         jobs: &SyncSender<Job>,
         line: &str,
         work: impl FnOnce(&dyn Fn()) -> std::result::Result<Ended, RunError>,
-    ) -> Result<(std::result::Result<Ended, RunError>, Option<Error>)> {
+    ) -> Result<Kept> {
         let stop = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)
             .map_err(|error| Error::from_io("there are no descriptors left", &error.into()))?;
         std::thread::scope(|scope| {
@@ -399,8 +414,8 @@ impl Diary<'_> {
             };
             failed = failed.or(self.add(MomentKind::SessionEnd, label, None, None).err());
             let _ = rustix::io::write(&stop, &1u64.to_ne_bytes());
-            let _ = marking.join();
-            Ok((ended, failed))
+            let is_agents = marking.join().unwrap_or(false);
+            Ok(Kept { ended, failed, is_agents })
         })
     }
 
@@ -412,12 +427,18 @@ impl Diary<'_> {
         self.workspace.add_moment(&self.recording.session, new).map(drop)
     }
 
-    fn put_markers(&self, mut follower: MomentFollower, stop: &OwnedFd) {
+    /// Whether any of them came of an agent at work.
+    fn put_markers(&self, mut follower: MomentFollower, stop: &OwnedFd) -> bool {
+        let mut is_agents = false;
         loop {
             let more = follower.wait(stop);
-            follower.look(|moment| self.tape.mark(&marker(moment)));
+            follower.look(|moment| {
+                use MomentKind::{Prompt, Stop, Tool, ToolFailed};
+                is_agents |= matches!(moment.record.kind, Prompt | Tool | ToolFailed | Stop);
+                self.tape.mark(&marker(moment));
+            });
             if !more {
-                return;
+                return is_agents;
             }
         }
     }

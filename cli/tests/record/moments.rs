@@ -345,7 +345,19 @@ fn an_agent_gets_its_hooks_for_this_run() {
     let said = beside();
     assert!(said.contains("no moments come from hooks") && said.contains("ah agent hooks install claude"), "{said}");
     assert_eq!(world.run(["agent", "hooks", "install", "claude"]).code, 0);
-    assert!(!beside().contains("hooks"));
+    let said = beside();
+    assert!(!said.contains("no moments come from hooks"), "{said}");
+    // An agent that was told on its command line to call none, say, does not say so.
+    const UNHEARD: &str = "no prompt and no tool call came from the agent's hooks";
+    assert!(said.contains(UNHEARD), "{said}");
+    let hook = format!(
+        "printf '{{\"session_id\":\"s\",\"hook_event_name\":\"UserPromptSubmit\",\"prompt\":\"hello\",\"cwd\":\"%s\"}}' \"$PWD\" | {} hook claude",
+        support::ah().display()
+    );
+    fs::write(claude, format!("#!/bin/sh\n{hook}\n")).unwrap();
+    let ran = world.run(["agent", "record", "--", claude, "-p", "hello"]);
+    assert!(ran.code == 0 && !ran.stderr.contains(UNHEARD), "{ran:?}");
+    fs::write(claude, "#!/bin/sh\nprintf '<%s>\\n' \"$@\"\n").unwrap();
     assert_eq!(world.run(["agent", "hooks", "uninstall", "claude"]).code, 0);
     // Nothing would come of them where they are switched off.
     let settings = world.path("home/.claude/settings.json");

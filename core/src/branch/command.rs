@@ -37,29 +37,51 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(5);
 /// So long a removal waits for who looks at the branch of a command that has ended.
 const LOOKED_AT: Duration = Duration::from_secs(2);
+/// So often who waits to work in a branch looks whether it is being removed.
+const LOOKS_AGAIN: Duration = Duration::from_millis(100);
 
 impl Workspace {
-    /// Says that the command which this process becomes works in a branch, as long as that or what it starts runs.
+    /// Says that the command which this process becomes works in a branch, as long as that or what it starts runs. Who only looks whether the branch may
+    /// go is waited for.
     ///
     /// # Errors
-    /// `Busy` if the branch is being removed, `NotFound` if it was just now.
+    /// `Busy` if the branch is being removed, or looked at for too long; `NotFound` if it was removed just now.
     pub fn hold_branch(&self, branch: &BranchRecord) -> Result<()> {
         let path = self.branch_lock(&branch.id);
-        let refused = |kind, what| {
-            Error::new(kind, format!("the branch {} {what}", branch.name))
-                .with_hint("ah agent fs branches shows the others")
+        let settings = self.engine.settings();
+        let (begun, patience) = (Instant::now(), settings.patience_left());
+        let lock = loop {
+            // Nobody waits for the end of a removal.
+            self.refuse_to_hold(branch)?;
+            let left = patience.saturating_sub(begun.elapsed());
+            match Lock::take(&path, false, left.min(LOOKS_AGAIN), &*settings.observer) {
+                Err(error) if error.kind == ErrorKind::Busy && begun.elapsed() < patience => {}
+                Err(error) if error.kind == ErrorKind::Busy => {
+                    return Err(
+                        error.context(format!("it is being found out whether the branch {} may go", branch.name))
+                    );
+                }
+                taken => break taken?,
+            }
         };
-        let lock = Lock::try_take(&path, false)?.ok_or_else(|| refused(ErrorKind::Busy, "is being removed"))?;
         // Between the look at the branch and the lock, somebody may have begun to remove it, or have done so, with the lock's file.
+        self.refuse_to_hold(branch)?;
+        lock.leave_to_command(&path)
+    }
+
+    /// Refuses to work in a branch that is being removed, or was just now.
+    fn refuse_to_hold(&self, branch: &BranchRecord) -> Result<()> {
+        let refused = |kind, what| {
+            Err(Error::new(kind, format!("the branch {} {what}", branch.name))
+                .with_hint("ah agent fs branches shows the others"))
+        };
         match BranchFile::load(self.engine.home(), &branch.id)? {
             None => {
-                let _ = fsio::remove_file(&path);
-                Err(refused(ErrorKind::NotFound, "was removed just now"))
+                let _ = fsio::remove_file(&self.branch_lock(&branch.id));
+                refused(ErrorKind::NotFound, "was removed just now")
             }
-            Some(file) if file.record.state == BranchState::Removing => {
-                Err(refused(ErrorKind::Busy, "is being removed"))
-            }
-            Some(_) => lock.leave_to_command(&path),
+            Some(file) if file.record.state == BranchState::Removing => refused(ErrorKind::Busy, "is being removed"),
+            Some(_) => Ok(()),
         }
     }
 

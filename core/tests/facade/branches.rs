@@ -179,26 +179,6 @@ fn is_taken_away_only_with_nothing_in_it_or_by_force() {
 }
 
 #[test]
-fn no_command_is_begun_in_one_that_is_being_taken_away() {
-    let lab = Lab::new();
-    lab.step("a", "1");
-    let workspace = lab.open();
-    for force in [false, true] {
-        let branch = workspace.branch(&named("b")).unwrap();
-        let (begun, other, it) = (Arc::new(Mutex::new(None)), lab.open(), branch.clone());
-        let heard = Arc::clone(&begun);
-        *lab.fake.on_destroy.lock().unwrap() =
-            Some(Box::new(move || *heard.lock().unwrap() = Some(other.hold_branch(&it).map_err(|error| error.kind))));
-        workspace.remove_branch("b", force).unwrap();
-        assert_eq!(*begun.lock().unwrap(), Some(Err(ErrorKind::Busy)));
-        assert_eq!(workspace.hold_branch(&branch).unwrap_err().kind, ErrorKind::NotFound);
-        let locks = || fs::read_dir(lab.folder()).unwrap().flatten().map(|entry| entry.file_name());
-        let of_it = format!("branch-{}.lock", branch.id);
-        assert!(!locks().any(|name| name == *of_it), "{:?}", locks().collect::<Vec<_>>());
-    }
-}
-
-#[test]
 fn what_is_made_in_one_while_it_is_looked_at_stays_with_it() {
     let lab = Lab::new();
     lab.step("a", "1");

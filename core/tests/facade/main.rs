@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod at_work;
 mod below;
 mod branches;
 mod clock;

@@ -51,7 +51,7 @@ impl Workspace {
     /// may be on it still. The error says so.
     ///
     /// # Errors
-    /// As [`Workspace::resolve`]; `InvalidArgument` for what a program printed; `FailedPrecondition` if a moment has no snapshot that shows it, inside an agent's own session, in a copy of an `$AH_HOME` that is there, if one is pinned, is needed by a restore that is running, was interrupted or is not on disk or, without
+    /// As [`Workspace::resolve`]; `InvalidArgument` for what a program printed; `Busy` if a branch is being made from one; `FailedPrecondition` if a moment has no snapshot that shows it, inside an agent's own session, in a copy of an `$AH_HOME` that is there, if one is pinned, is needed by a restore that is running, was interrupted or is not on disk or, without
     /// `force`, by a branch, or is shown by a lease; `DataLoss` if it cannot be read what needs it, or what else is listed; the provider's.
     pub fn rm(&self, references: &[String], options: &RmOptions) -> Result<RmReport> {
         if !options.dry_run {
@@ -70,6 +70,7 @@ impl Workspace {
         removed.retain(|record| seen.insert(record.id.clone()));
         let needed = self.needed(&state.events)?;
         let branches = if options.force { Vec::new() } else { self.branches_for_certain()? };
+        let made = if options.force { self.branches_being_made()? } else { Vec::new() };
         for record in &removed {
             if record.kept {
                 return Err(Error::new(ErrorKind::FailedPrecondition, format!("the snapshot {} is pinned", record.id))
@@ -77,6 +78,10 @@ impl Workspace {
             }
             if let Some(need) = needed.get(&record.id) {
                 return Err(need.refusal(&record.id));
+            }
+            if let Some(branch) = made.iter().find(|branch| branch.snapshot == record.id) {
+                let message = format!("the branch {} is being made from the snapshot {}", branch.name, record.id);
+                return Err(Error::new(ErrorKind::Busy, message).with_hint("wait for it to end, then repeat"));
             }
             let grown = |branch: &&BranchRecord| branch.snapshot == record.id && !options.branches.contains(&branch.id);
             if let Some(branch) = branches.iter().find(grown) {

@@ -95,7 +95,7 @@ impl Workspace {
         self.finish_conversations_first();
         self.fence_all()?;
         self.free_name(options.name.as_str());
-        let _stays = self.lock_stays()?;
+        let stays = self.lock_stays()?;
         let state = self.state()?.gone_back_with(With::Conversation);
         if options.name == SessionName::main() {
             let message = "`main` is the name of every workspace's own session";
@@ -128,7 +128,7 @@ impl Workspace {
         let snapshot = start.snapshot.clone();
         self.usable(&snapshot).map_err(|error| self.offer(&state, &snapshot, &error, again))?;
         let (mut begun, mut made) = (false, None);
-        let branch = self.furnished_branch(options.name.as_str(), &snapshot, |branch, own| {
+        let branch = self.furnished_branch(options.name.as_str(), (&snapshot, stays), |branch, own| {
             begun = true;
             made = Some(self.furnish(&state, &start, options, (branch, own), (shown_at, elsewhere))?);
             Ok(())

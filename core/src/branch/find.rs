@@ -5,6 +5,7 @@ use ah_plugin_api::{Error, ErrorKind, Result};
 use crate::branch::{BranchFile, BranchRecord, BranchState, all, read_all};
 use crate::engine::Engine;
 use crate::ids::WorkspaceId;
+use crate::lock::Lock;
 use crate::notice::{Notice, NoticeKind};
 use crate::refs::reads_as_time;
 use crate::registry::Found;
@@ -31,6 +32,16 @@ impl Workspace {
     pub(crate) fn branches_for_certain(&self) -> Result<Vec<BranchRecord>> {
         let all = versioned::whole(read_all(self.engine.home())?)?.into_iter().map(|file| file.record);
         Ok(all.filter(|branch| branch.origin == self.id).collect())
+    }
+
+    /// Those that a process is making now, as far as their records can be read.
+    pub(crate) fn branches_being_made(&self) -> Result<Vec<BranchRecord>> {
+        let is_made = |file: &BranchFile| {
+            // Of a maker on another machine only the lock tells.
+            let is_held = || matches!(Lock::of_there(&self.branch_lock(&file.record.id), true), Ok(None));
+            file.record.state == BranchState::Making && (file.maker.alive() || is_held())
+        };
+        Ok(self.branch_files()?.into_iter().filter(is_made).map(|file| file.record).collect())
     }
 
     pub(super) fn branch_files(&self) -> Result<Vec<BranchFile>> {

@@ -98,10 +98,11 @@ impl Workspace {
         self.free_name(&name);
         let place = self.branch_place(&name, options.at.as_deref())?;
         refuse_taken(&all(self.engine.home())?, &name, &place.path())?;
-        let _stays = self.lock_stays()?;
         if let Some(from) = &options.from {
+            let stays = self.lock_stays()?;
             let snapshot = self.resolve(from)?;
-            let mut made = self.branch_from(&snapshot, self.branch_id()?, name, &place, options, |_, _| Ok(()))?;
+            let id = self.branch_id()?;
+            let mut made = self.branch_from((&snapshot, stays), id, name, &place, options, |_, _| Ok(()))?;
             made.notes.extend(self.no_overlay(&snapshot)?);
             return Ok(made);
         }
@@ -141,8 +142,9 @@ impl Workspace {
             label: Some(format!("branch {name}")),
             ..SnapshotOptions::default()
         };
+        let stays = self.lock_stays()?;
         let (snapshot, _) = self.snapshot_of(&base, Some(served))?;
-        let made = self.branch_from(&snapshot, id, name.to_owned(), place, options, |_, _| Ok(()));
+        let made = self.branch_from((&snapshot, stays), id, name.to_owned(), place, options, |_, _| Ok(()));
         if made.is_err() {
             // It was taken for the branch alone. What cannot be taken back now, prune finds.
             let taken = [snapshot];
@@ -177,17 +179,17 @@ impl Workspace {
     }
 
     /// As [`Workspace::branch`] of one snapshot, furnished before it is ready: if that fails, or is killed, there is no branch.
-    /// `furnish` gets the branch and the workspace that it is.
+    /// `furnish` gets the branch and the workspace that it is. `stays` is as for [`Workspace::branch_from`].
     pub(crate) fn furnished_branch(
         &self,
         name: &str,
-        snapshot: &SnapshotRecord,
+        (snapshot, stays): (&SnapshotRecord, Lock),
         furnish: impl FnOnce(&BranchRecord, &Self) -> Result<()>,
     ) -> Result<BranchRecord> {
         let (name, place) = self.free_branch(name)?;
         let id = self.branch_id()?;
         let options = BranchOptions { from: Some(snapshot.id.to_string()), ..BranchOptions::default() };
-        self.branch_from(snapshot, id, name, &place, &options, furnish)
+        self.branch_from((snapshot, stays), id, name, &place, &options, furnish)
     }
 
     /// Whether a branch may be called so, and where it would be.
@@ -205,9 +207,11 @@ impl Workspace {
         Ok((name, place))
     }
 
+    /// A branch of one snapshot. `stays` is held from before that was looked for or taken, and given up once it is written down who needs it: to make the branch may
+    /// take long, and what goes meanwhile has nothing to do with it.
     fn branch_from(
         &self,
-        snapshot: &SnapshotRecord,
+        (snapshot, stays): (&SnapshotRecord, Lock),
         id: BranchId,
         name: String,
         place: &Place,
@@ -219,6 +223,7 @@ impl Workspace {
         let path = self.branch_lock(&id);
         let making = Lock::take(&path, false, PATIENCE, &*self.engine.settings().observer)?;
         let claimed = self.claim(id, name, place, snapshot, options.once);
+        drop(stays);
         let mut file = claimed.inspect_err(|_| drop(fsio::remove_file(&path)))?;
         match self.grow(&mut file, &served, place, snapshot, options, furnish) {
             Ok(()) => Ok(file.record),

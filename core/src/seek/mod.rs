@@ -81,7 +81,7 @@ impl Workspace {
     /// # Errors
     /// As [`Workspace::resolve`]; `NotFound` if one of the paths was not there; the provider's.
     pub fn seek(&self, reference: &str, options: &SeekOptions) -> Result<LeaseRecord> {
-        let _stays = self.lock_stays()?;
+        let stays = self.lock_stays()?;
         let snapshot = &self.resolve(reference)?;
         let home = self.engine.home();
         let mut lease = LeaseFile {
@@ -106,6 +106,8 @@ impl Workspace {
             }
             lease.save(home)?;
         }
+        // From here on the lease says that the snapshot is needed; to show it may take long.
+        drop(stays);
         if lease.shown.is_none() {
             match self.mount(snapshot, &lease) {
                 Ok(shown) => lease.shown = Some(shown),

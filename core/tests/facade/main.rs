@@ -16,6 +16,7 @@ mod helper;
 mod lab;
 mod leases;
 mod moments;
+mod needed;
 mod owners;
 mod prune;
 mod restores;

@@ -1,0 +1,144 @@
+//! Snapshots that are needed by what is being made of them, and all others, which are nobody's to wait for.
+
+use std::fs;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ah_core::{
+    Access, BranchOptions, Engine, Error, ErrorKind, Release, RmOptions, SeekOptions, Settings, SnapshotFilter,
+    Workspace,
+};
+
+use crate::conversations::talked;
+use crate::lab::Lab;
+
+/// What became of each removal while something was made.
+type Heard = Arc<Mutex<Vec<Result<(), Error>>>>;
+
+fn heard(heard: &Heard) -> Vec<Result<(), ErrorKind>> {
+    heard.lock().unwrap().drain(..).map(|outcome| outcome.map_err(|error| error.kind)).collect()
+}
+
+fn rm(settings: &Settings, path: &std::path::Path, id: &str, force: bool) -> Result<(), Error> {
+    let settings = Settings { patience: Duration::ZERO, ..settings.clone() };
+    let workspace = Engine::open(settings).unwrap().workspace(path, Access::Existing).unwrap();
+    workspace.rm(&[id.to_owned()], &RmOptions { force, ..RmOptions::default() }).map(drop)
+}
+
+/// Removes `other`, and tries to remove `needed`, or else the newest, as another process would that waits for nobody.
+fn remover(lab: &Lab, other: &str, needed: Option<&str>) -> (Heard, impl Fn() + Send + 'static) {
+    let (told, settings, path) = (Heard::default(), lab.settings.clone(), lab.path());
+    let (heard, other, needed) = (Arc::clone(&told), other.to_owned(), needed.map(str::to_owned));
+    let remove = move || {
+        let newest = || {
+            let workspace = Engine::open(settings.clone()).unwrap().workspace(&path, Access::Existing).unwrap();
+            ids(&workspace).pop().unwrap()
+        };
+        let needed = needed.clone().unwrap_or_else(newest);
+        let outcomes = [(&other, false), (&needed, false), (&needed, true)];
+        heard.lock().unwrap().extend(outcomes.map(|(id, force)| rm(&settings, &path, id, force)));
+    };
+    (told, remove)
+}
+
+const REFUSED: Result<(), ErrorKind> = Err(ErrorKind::FailedPrecondition);
+const BUSY: Result<(), ErrorKind> = Err(ErrorKind::Busy);
+
+fn ids(workspace: &Workspace) -> Vec<String> {
+    let all = workspace.snapshots(&SnapshotFilter::default()).unwrap();
+    all.into_iter().map(|snapshot| snapshot.id.to_string()).collect()
+}
+
+#[test]
+fn while_a_branch_is_made_its_snapshot_stays_and_others_go() {
+    let lab = Lab::new();
+    let (first, second) = (lab.step("a", "1"), lab.step("a", "2"));
+    let (told, remove) = remover(&lab, first.id.as_str(), Some(second.id.as_str()));
+    *lab.fake.of_clones.lock().unwrap() = Some(Box::new(move |made| {
+        remove();
+        Ok(made)
+    }));
+    let workspace = lab.open();
+    let options = BranchOptions { from: Some(second.id.to_string()), ..BranchOptions::default() };
+    let branch = workspace.branch(&options).unwrap();
+    *lab.fake.of_clones.lock().unwrap() = None;
+    assert_eq!(heard(&told), [Ok(()), REFUSED, BUSY]);
+    assert_eq!(
+        (ids(&workspace), fs::read_to_string(branch.path.join("a")).unwrap()),
+        (vec![second.id.to_string()], "2".into())
+    );
+    // Once it is whole, `--force` has it.
+    rm(&lab.settings, &lab.path(), second.id.as_str(), true).unwrap();
+}
+
+#[test]
+fn what_a_killed_maker_left_is_no_reason_against_force() {
+    let lab = Lab::new();
+    let taken = lab.step("a", "1");
+    let workspace = lab.open();
+    let options = BranchOptions { from: Some("@".into()), ..BranchOptions::default() };
+    let branch = workspace.branch(&options).unwrap();
+    let file = lab.settings.home.join(format!("branches/{}.json", branch.id));
+    let mut value: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    (value["state"], value["maker"]["start"]) = ("making".into(), 1.into());
+    fs::write(&file, serde_json::to_vec(&value).unwrap()).unwrap();
+    let remove = |force| rm(&lab.settings, &lab.path(), taken.id.as_str(), force).map_err(|error| error.kind);
+    assert_eq!((remove(false), remove(true)), (REFUSED, Ok(())));
+}
+
+#[test]
+fn while_a_branch_of_the_present_state_is_made_others_go() {
+    let lab = Lab::new();
+    let first = lab.step("a", "1");
+    lab.write("a", "2");
+    let (told, remove) = remover(&lab, first.id.as_str(), None);
+    *lab.fake.of_clones.lock().unwrap() = Some(Box::new(move |made| {
+        remove();
+        Ok(made)
+    }));
+    let workspace = lab.open();
+    let branch = workspace.branch(&BranchOptions::default()).unwrap();
+    *lab.fake.of_clones.lock().unwrap() = None;
+    assert_eq!(heard(&told), [Ok(()), REFUSED, BUSY]);
+    assert_eq!(ids(&workspace), [branch.snapshot.to_string()]);
+}
+
+#[test]
+fn while_a_session_branch_is_made_its_snapshot_stays_and_others_go() {
+    let lab = Lab::new();
+    let talk = talked(&lab);
+    let workspace = lab.open();
+    let other = ids(&workspace).remove(0);
+    let needed = workspace.resolve("@prompt").unwrap().id;
+    assert_ne!(needed.as_str(), other);
+    let (told, remove) = remover(&lab, &other, Some(needed.as_str()));
+    *lab.fake.of_clones.lock().unwrap() = Some(Box::new(move |made| {
+        remove();
+        Ok(made)
+    }));
+    let made = workspace.session_branch(&talk.branch_of("@prompt", "retry")).unwrap();
+    *lab.fake.of_clones.lock().unwrap() = None;
+    assert_eq!(made.branch.snapshot, needed);
+    assert_eq!(heard(&told), [Ok(()), REFUSED, BUSY]);
+    assert!(made.branch.path.join("a").exists());
+}
+
+#[test]
+fn while_a_view_is_made_its_snapshot_stays_and_others_go() {
+    let lab = Lab::new();
+    let (first, second) = (lab.step("a", "1"), lab.step("a", "2"));
+    let (told, remove) = remover(&lab, first.id.as_str(), Some(second.id.as_str()));
+    *lab.fake.of_views.lock().unwrap() = Some(Box::new(move |view| {
+        remove();
+        Ok(view)
+    }));
+    let workspace = lab.open();
+    let lease = workspace.seek(second.id.as_str(), &SeekOptions::default()).unwrap();
+    *lab.fake.of_views.lock().unwrap() = None;
+    assert_eq!(heard(&told), [Ok(()), BUSY, BUSY]);
+    assert_eq!(
+        (ids(&workspace), fs::read_to_string(lease.path.join("a")).unwrap()),
+        (vec![second.id.to_string()], "2".into())
+    );
+    workspace.release(&Release::All).unwrap();
+}

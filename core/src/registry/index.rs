@@ -1,7 +1,8 @@
 //! `index.json`: all workspaces in one file, so that finding one costs one read. Their sessions are not in it: there are many more of those, and
 //! more all the time.
 //!
-//! A cache. It is rebuilt from `workspaces/` when it is missing, damaged, or does not name exactly the folders that are there; and the other
+//! A cache. It is rebuilt from `workspaces/` when it is missing, damaged, does not name exactly the folders that are there, or says of one that it has no
+//! record and it has: who writes it holds no lock, and may have looked into that folder just before the record was there. The other
 //! way round, a workspace's record that is lost or damaged, with its backups, is written anew from here. What it says
 //! of one workspace is checked against that workspace's own record before anything is done with it.
 
@@ -23,7 +24,7 @@ const VERSION: u64 = 1;
 pub(crate) struct Index {
     version: u64,
     pub(crate) workspaces: Vec<WorkspaceRecord>,
-    /// Folders without a record, so that they do not make the index look out of date each time.
+    /// Folders without a record that can be read, so that they do not make the index look out of date each time.
     #[serde(default)]
     empty: Vec<String>,
     /// Why the record of one cannot be read now that is nowhere else: who does not find a workspace here may have missed that one.
@@ -38,7 +39,9 @@ impl Index {
         // What cannot be read of a cache is lost, and written anew.
         let bytes = fsio::read(&home.join("index.json")).unwrap_or_else(|_| Some(Vec::new()));
         let damaged = match bytes.as_deref().map(serde_json::from_slice::<Self>) {
-            Some(Ok(index)) if index.version == VERSION && index.folders() == folders => return Ok((index, false)),
+            Some(Ok(index)) if index.version == VERSION && index.folders() == folders && !index.has_missed(home) => {
+                return Ok((index, false));
+            }
             Some(Err(_)) => true,
             Some(Ok(_)) | None => false,
         };
@@ -102,6 +105,11 @@ impl Index {
     fn folders(&self) -> BTreeSet<String> {
         let known = self.workspaces.iter().map(|record| record.id.as_str().to_owned());
         known.chain(self.empty.iter().cloned()).collect()
+    }
+
+    /// Whether a folder that was without a record has one by now. Mostly there is no such folder.
+    fn has_missed(&self, home: &Home) -> bool {
+        self.empty.iter().any(|folder| matches!(load(home, folder), Ok(Some(_))))
     }
 
     /// Writes it. It is only a cache: what cannot be written is rebuilt the next time.

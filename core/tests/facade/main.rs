@@ -13,6 +13,7 @@ mod fresh;
 mod gc;
 mod held;
 mod helper;
+mod index;
 mod lab;
 mod leases;
 mod moments;

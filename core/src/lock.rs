@@ -2,7 +2,7 @@
 //!
 //! A lock is an flock: the kernel lets go of it when its holder dies, so a dead holder blocks nobody. Who holds it, for the message that a
 //! waiting person gets, says `/proc/locks`: nothing is written to a lock's file. Locks are taken in this order and
-//! never the other way round: one of `gc`, `agents-x` and `agents`, `late`, `seen`; capture; prune; room; restore; stays; one of recordings, leases, orphans;
+//! never the other way round: one of `gc`, `agents-x` and `agents`, `late`, `seen`; capture; prune; room; restore; stays; views; one of recordings, leases, orphans;
 //! home; timeline; a session's. Who forgets a workspace takes `recordings`, then `orphans`. `new` (`fresh`) is only tried. Who wants `stays` alone without being asked waits two seconds at most.
 
 use std::fs::{File, OpenOptions};

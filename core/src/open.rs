@@ -426,6 +426,7 @@ impl Engine {
             Lock::prepare(&folder.join(format!("{name}.lock")));
         }
         Lock::prepare(&self.leases_lock());
+        Lock::prepare(&self.views_lock());
         Index::refresh(self.home())?;
         Ok(record)
     }

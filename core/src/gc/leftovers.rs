@@ -10,7 +10,7 @@ use crate::fsio;
 use crate::gc::GcReport;
 use crate::home::Home;
 use crate::ids::{BranchId, SessionName};
-use crate::lock::may_run;
+use crate::lock::{Lock, may_run};
 use crate::registry::{self, Index, WorkspaceRecord};
 use crate::seek;
 use crate::session;
@@ -79,9 +79,12 @@ impl Workspace {
         of: impl IntoIterator<Item = &'a Self>,
         report: &mut GcReport,
     ) -> Result<()> {
-        let home = self.engine.home();
-        let _lock = self.engine.lock_leases()?;
-        let dead = dead_views(home)?;
+        if self.dead_views()?.is_empty() {
+            return Ok(());
+        }
+        let _views = self.lock_views()?;
+        // Another one may have seen to it.
+        let dead = self.dead_views()?;
         if dead.is_empty() {
             return Ok(());
         }
@@ -97,9 +100,40 @@ impl Workspace {
                 report.note(&format!("giving back views of {name}"), outcome.map(drop))?;
             }
         }
-        let left = dead_views(home)?;
+        let left = self.dead_views()?;
         for name in dead.iter().filter(|name| !left.contains(name)) {
             report.did(format!("removed the view {name}, which nobody held any more"));
+        }
+        Ok(())
+    }
+
+    /// The names of views that nobody holds. Nobody comes to hold one again: they are random, or of processes that have ended. So the leases need not stay locked
+    /// until these are gone: providers may take long, and who shows something or gives it back does not wait for them.
+    fn dead_views(&self) -> Result<Vec<String>> {
+        let _lock = self.engine.lock_leases()?;
+        dead_views(self.engine.home())
+    }
+
+    /// Held by who takes away views that nobody holds: what one asks a provider to unmount, no other removes.
+    fn lock_views(&self) -> Result<Lock> {
+        let settings = self.engine.settings();
+        Lock::take(&self.engine.views_lock(), true, settings.patience_left(), &*settings.observer)
+    }
+
+    /// What is left in `mounts/` that no provider knows of.
+    fn sweep_views(&self, report: &mut GcReport) -> Result<()> {
+        let home = self.engine.home();
+        if self.dead_views()?.is_empty() {
+            return Ok(());
+        }
+        let _views = self.lock_views()?;
+        for name in self.dead_views()? {
+            let outcome = remove_view_folder(&home.join("mounts").join(&name), home);
+            let failed = outcome.is_err();
+            report.note(&format!("removing the view {name}"), outcome)?;
+            if !failed {
+                report.did(format!("removed the view {name}, which nobody held any more"));
+            }
         }
         Ok(())
     }
@@ -210,7 +244,7 @@ impl Workspace {
     /// Views without a lease, trash, temporary files, folders without a record, the index.
     pub(super) fn sweep(&self, report: &mut GcReport) -> Result<()> {
         let home = self.engine.home();
-        let outcome = sweep_views(home, &self.engine, report);
+        let outcome = self.sweep_views(report);
         report.note("sweeping views", outcome)?;
         let trash = home.join("trash");
         for name in fsio::names(&trash)? {
@@ -317,20 +351,6 @@ fn dead_views(home: &Home) -> Result<Vec<String>> {
         !(leased || in_use || unfinished || home.join("leases").join(format!("{name}.json")).exists())
     };
     Ok(fsio::names(&mounts)?.into_iter().filter(dead).collect())
-}
-
-/// What is left in `mounts/` that no provider knows of.
-fn sweep_views(home: &Home, engine: &crate::engine::Engine, report: &mut GcReport) -> Result<()> {
-    let _lock = engine.lock_leases()?;
-    for name in dead_views(home)? {
-        let outcome = remove_view_folder(&home.join("mounts").join(&name), home);
-        let failed = outcome.is_err();
-        report.note(&format!("removing the view {name}"), outcome)?;
-        if !failed {
-            report.did(format!("removed the view {name}, which nobody held any more"));
-        }
-    }
-    Ok(())
 }
 
 /// Takes a view away without its provider: unmounts what is mounted there, removes what is left.

@@ -231,6 +231,10 @@ impl Engine {
         self.home().join("leases.lock")
     }
 
+    pub(crate) fn views_lock(&self) -> PathBuf {
+        self.home().join("views.lock")
+    }
+
     pub(crate) fn lock_leases(&self) -> Result<Lock> {
         Lock::take(&self.leases_lock(), true, PATIENCE, &*self.settings().observer)
     }

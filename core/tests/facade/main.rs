@@ -22,6 +22,7 @@ mod owners;
 mod prune;
 mod restores;
 mod snapshots;
+mod swept;
 mod talk;
 mod timeline;
 mod together;

@@ -570,7 +570,9 @@ fn what_frees_a_full_disk_needs_no_new_lock() {
     for name in ["gc", "orphans", "prune", "restore", "stays", "sync", "timeline"] {
         assert!(lab.folder().join(format!("{name}.lock")).exists(), "{name}");
     }
-    assert!(lab.settings.home.join("leases.lock").exists());
+    for name in ["leases", "views"] {
+        assert!(lab.settings.home.join(format!("{name}.lock")).exists(), "{name}");
+    }
 }
 
 #[test]

@@ -53,6 +53,16 @@ impl Lock {
         Ok(Self { file })
     }
 
+    /// As [`Lock::take`], of a file that others take away while they hold it: then of another one, which is made.
+    pub(crate) fn take_there(path: &Path, alone: bool, patience: Duration, observer: &dyn Observer) -> Result<Self> {
+        loop {
+            let lock = Self::take(path, alone, patience, observer)?;
+            if lock.is_there() {
+                return Ok(lock);
+            }
+        }
+    }
+
     /// Takes the lock alone, waiting as long as it takes.
     pub(crate) fn wait(path: &Path) -> Result<Self> {
         let file = open(path)?;
@@ -291,6 +301,21 @@ mod tests {
         assert!(one.is_there());
         std::fs::remove_file(&path).unwrap();
         assert!(!one.is_there());
+    }
+
+    #[test]
+    fn one_that_is_taken_away_while_it_is_waited_for_is_made_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let held = Lock::take(&path, true, Duration::ZERO, &Quiet).unwrap();
+        let lock = std::thread::scope(|scope| {
+            let waits = scope.spawn(|| Lock::take_there(&path, false, Duration::from_secs(5), &Quiet).unwrap());
+            std::thread::sleep(Duration::from_millis(100));
+            std::fs::remove_file(&path).unwrap();
+            drop(held);
+            waits.join().unwrap()
+        });
+        assert!(lock.is_there() && Lock::of_there(&path, true).unwrap().is_none());
     }
 
     #[test]

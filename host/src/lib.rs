@@ -38,6 +38,6 @@ pub use ending::leave;
 pub use load::{EXIT_UNAVAILABLE, Host, Options, Plugin, Prospect, load, load_file, look};
 pub use report::{Fault, Outcome, Report};
 pub use search::{Origin, Search};
-pub use trial::Known;
+pub use trial::{Known, sweep};
 pub use trust::{Untrusted, Why, open_trusted, roots_own};
 pub use watch::Watched;

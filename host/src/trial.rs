@@ -164,6 +164,23 @@ impl Memory {
     }
 }
 
+/// Takes away what processes that have ended had begun to write in `folder`, best effort; the names of what went. One of another namespace cannot be seen here: it
+/// loses what is tried again.
+#[must_use]
+pub fn sweep(folder: &Path) -> Vec<String> {
+    let is_left = |name: &str| {
+        let maker = name.strip_prefix("plugins.tried.").and_then(|maker| maker.parse::<u32>().ok());
+        maker.is_some_and(|maker| !Path::new("/proc").join(maker.to_string()).exists())
+    };
+    // Without it nobody is seen.
+    if !Path::new("/proc/self").exists() {
+        return Vec::new();
+    }
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter(|name| is_left(name) && std::fs::remove_file(folder.join(name)).is_ok()).collect()
+}
+
 /// Where a file is remembered, for who ends the process and cannot hand on that it is to be forgotten.
 #[derive(Clone)]
 pub(crate) struct Trace {

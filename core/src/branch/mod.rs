@@ -46,7 +46,7 @@ use find::called;
 pub(crate) use find::line_of;
 pub(crate) use known::is_id;
 use place::no_dir;
-pub(crate) use record::{BranchFile, all, of_workspace, read_all};
+pub(crate) use record::{BranchFile, all, has_left_nothing, of_workspace, read_all};
 pub use record::{BranchRecord, BranchState};
 pub use remove::BranchRemoved;
 pub(crate) use remove::{
@@ -221,7 +221,7 @@ impl Workspace {
         let served = self.serve(&snapshot.provider)?;
         // Said by a lock, too: of a process on another machine, which shares this state, nobody here sees whether it runs.
         let path = self.branch_lock(&id);
-        let making = Lock::take(&path, false, PATIENCE, &*self.engine.settings().observer)?;
+        let making = Lock::take_there(&path, false, PATIENCE, &*self.engine.settings().observer)?;
         let claimed = self.claim(id, name, place, snapshot, options.once);
         drop(stays);
         let mut file = claimed.inspect_err(|_| drop(fsio::remove_file(&path)))?;

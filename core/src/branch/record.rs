@@ -259,6 +259,14 @@ pub(crate) fn of_workspace(home: &Home, id: Option<&BranchId>) -> Result<Option<
     Ok(all(home)?.into_iter().map(|file| file.record).find(|branch| branch.id == *id))
 }
 
+/// Whether nothing at all is on record of a branch, damaged or not.
+pub(crate) fn has_left_nothing(home: &Home, id: &BranchId) -> bool {
+    let path = BranchFile::path(home, id);
+    let is_gone =
+        |path: &Path| std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
+    is_gone(&path) && is_gone(&fsio::suffixed(&path, "bak1"))
+}
+
 /// All branches of all workspaces that can be read, oldest first, each where it is now, and why others cannot.
 pub(crate) fn read_all(home: &Home) -> Result<(Vec<BranchFile>, Vec<Error>)> {
     let (mut branches, unreadable) = versioned::load_all::<BranchFile>(&home.join("branches"))?;

@@ -138,6 +138,23 @@ impl Workspace {
         Ok(())
     }
 
+    /// Locks of branches that were never written down, as their makers were killed just before. One that somebody holds stays: who waits for it while it is taken away
+    /// sees that, and makes another.
+    fn sweep_branch_locks(&self, report: &mut GcReport) -> Result<()> {
+        let folder = self.folder();
+        for name in fsio::names(&folder)? {
+            let id = name.strip_prefix("branch-").and_then(|rest| rest.strip_suffix(".lock"));
+            let Some(id) = id.and_then(|id| BranchId::new(id).ok()) else { continue };
+            let path = folder.join(&name);
+            let Ok(Some(_alone)) = Lock::of_there(&path, true) else { continue };
+            if branch::has_left_nothing(self.engine.home(), &id) {
+                fsio::remove_file(&path)?;
+                report.did(format!("removed the lock of a branch, {name}, which was never made"));
+            }
+        }
+        Ok(())
+    }
+
     /// All workspaces that are known.
     pub(super) fn all_known(&self) -> Result<Vec<Self>> {
         let handle = |known: WorkspaceRecord| {
@@ -241,7 +258,7 @@ impl Workspace {
         Ok(())
     }
 
-    /// Views without a lease, trash, temporary files, folders without a record, the index.
+    /// Views without a lease, trash, temporary files, locks of branches that are none, folders without a record, the index.
     pub(super) fn sweep(&self, report: &mut GcReport) -> Result<()> {
         let home = self.engine.home();
         let outcome = self.sweep_views(report);
@@ -257,6 +274,11 @@ impl Workspace {
         }
         let outcome = sweep_backups(&home.join("branches"));
         report.note("sweeping backups of records of branches", outcome)?;
+        let outcome = self.sweep_branch_locks(report);
+        report.note("sweeping locks of branches", outcome)?;
+        for name in ah_host::sweep(&home.join("plugins")) {
+            report.did(format!("removed the temporary file {name}"));
+        }
         for agent in fsio::names(&home.join("agents"))? {
             sweep_temps(&home.join("agents").join(agent), report)?;
         }

@@ -71,12 +71,32 @@ fn attempt(file: &OwnedFd) -> Result<Option<()>> {
     }
 }
 
+/// Many may have taken short turns: who is named is the last of them.
 fn busy(store: impl AsFd) -> Error {
-    let holder = files::read_file(store, "lock", 64).ok().flatten().unwrap_or_default();
-    let holder = String::from_utf8_lossy(&holder);
-    Error::new(
-        ErrorKind::Busy,
-        format!("another process (pid {}) has been writing to the store for 30 s", holder.trim()),
-    )
-    .with_hint("repeat when it is done")
+    let last = files::read_file(store, "lock", 64).ok().flatten().unwrap_or_default();
+    let last = String::from_utf8_lossy(&last);
+    let who = match last.trim() {
+        "" => String::new(),
+        pid => format!(", process {pid} the last of them"),
+    };
+    Error::new(ErrorKind::Busy, format!("others have been writing to the store for 30 s{who}"))
+        .with_hint("repeat when they are done")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{busy, take_if_free};
+
+    #[test]
+    fn who_took_the_last_of_many_turns_is_not_said_to_have_written_all_the_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = std::fs::File::open(dir.path()).unwrap();
+        assert_eq!(busy(&store).message, "others have been writing to the store for 30 s");
+        for _ in 0..2 {
+            assert!(take_if_free(&store).unwrap().is_some());
+        }
+        let told =
+            format!("others have been writing to the store for 30 s, process {} the last of them", std::process::id());
+        assert_eq!(busy(&store).message, told);
+    }
 }

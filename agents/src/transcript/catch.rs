@@ -132,6 +132,7 @@ impl<'a> Search<'a> {
             self.by_time = Some(begin.clone());
         }
         let its_id = |id: &Option<String>| at_prompt && id.is_some() && id.as_deref() == sought.prompt_id;
+        let mut by_agent = false;
         let (place, is_prompt) = match what {
             What::Results(ids) => {
                 self.turn = None;
@@ -170,9 +171,10 @@ impl<'a> Search<'a> {
                 self.turn = None;
                 (None, false)
             }
-            What::Unsure { text, id } => {
+            What::Unsure { text, id, by_agent: own } => {
                 let wanted = sought.prompt_id.zip(sought.prompt).filter(|_| at_prompt);
                 let its = wanted.is_some_and(|wanted| is_told(wanted, id.as_deref(), text));
+                by_agent = its && *own;
                 (its.then(|| begin.clone()), its)
             }
             What::Other => (None, false),
@@ -182,7 +184,7 @@ impl<'a> Search<'a> {
         let ends = newer && (is_prompt || (wanted_result.is_none() && !at_prompt));
         let by_time = || self.by_id.take().or(self.by_time.take()).unwrap_or_else(|| last.clone());
         let place = place.or_else(|| ends.then(by_time));
-        self.found = place.map(Caught::Exact);
+        self.found = place.map(if by_agent { Caught::ByAgent } else { Caught::Exact });
     }
 }
 

@@ -122,6 +122,8 @@ pub(super) enum What {
         text: String,
         /// The agent's id of the prompt that it belongs to; lines of the agent's bear it, too.
         id: Option<String>,
+        /// Whether the line says that no person typed it.
+        by_agent: bool,
     },
     /// Results of tool calls, by their ids.
     Results(Vec<String>),

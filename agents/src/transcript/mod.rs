@@ -106,6 +106,8 @@ impl<'a> Sought<'a> {
 pub enum Caught {
     /// The place; it will not change any more.
     Exact(Position),
+    /// The same of a prompt that no person typed: the agent gave it to itself, at a time that had been set, say, or got it from another program.
+    ByAgent(Position),
     /// The best that can be said of the file as it is; asking again later may find better.
     SoFar(Position),
 }
@@ -115,7 +117,7 @@ impl Caught {
     #[must_use]
     pub fn position(&self) -> &Position {
         match self {
-            Self::Exact(position) | Self::SoFar(position) => position,
+            Self::Exact(position) | Self::ByAgent(position) | Self::SoFar(position) => position,
         }
     }
 
@@ -123,7 +125,7 @@ impl Caught {
     #[must_use]
     pub fn into_position(self) -> Position {
         match self {
-            Self::Exact(position) | Self::SoFar(position) => position,
+            Self::Exact(position) | Self::ByAgent(position) | Self::SoFar(position) => position,
         }
     }
 }

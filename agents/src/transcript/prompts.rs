@@ -57,8 +57,8 @@ impl Prompts {
             let opening = self.opening.take();
             match seen.what {
                 What::Opening { .. } => self.opening = opening.or(Some(before)),
-                What::Unsure { text, id } if !is_told(&self.told, id.as_deref(), &text) => {}
-                What::Prompt { text, id } | What::Unsure { text, id } => {
+                What::Unsure { text, id, by_agent } if by_agent || !is_told(&self.told, id.as_deref(), &text) => {}
+                What::Prompt { text, id } | What::Unsure { text, id, .. } => {
                     let before = opening.unwrap_or(before);
                     return Ok(Some(Prompt {
                         text,

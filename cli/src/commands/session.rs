@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use ah_core::{
-    Access, AgentSession, Error, ErrorKind, ListedSession, Moment, MomentKind, Recording, SessionName, SessionRecord,
-    Workspace,
+    Access, AgentSession, Error, ErrorKind, ListedSession, Moment, Recording, SessionName, SessionRecord, Workspace,
 };
 use ah_plugin_api::Timestamp;
 use ah_recording::cast::Reader;
@@ -166,7 +165,7 @@ fn show(app: &App, args: &ShowArgs) -> Outcome {
         )
     })?;
     let moments = workspace.moments(Some(&name))?;
-    let prompts = moments.iter().filter(|moment| moment.record.kind == MomentKind::Prompt).count();
+    let prompts = moments.iter().filter(|moment| moment.record.is_persons_prompt()).count();
     let left = left(&workspace, session);
     let recordings = workspace.recordings(&name)?;
     let shape = ShowShape {

@@ -19,7 +19,7 @@ use crate::output::{text, time};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The latest is last. What an agent did for a prompt stands indented below it, with the files that changed in all; rows of other sessions \
-that were at work meanwhile come in between. `(left)`: the session went back behind that prompt. With --session only that session's, also one \
+that were at work meanwhile come in between. `(left)`: the session went back behind that prompt. `(by agent)`: nobody typed it; it was scheduled, say. With --session only that session's, also one \
 that lives in a branch.
 
 Examples:
@@ -180,8 +180,8 @@ fn row(event: &Event, moments: &HashMap<&str, &Moment>, left: &BTreeSet<Snapshot
         EventBody::Moment(record) => {
             // As it became.
             let moment = moments.get(record.id.as_str()).map_or(&**record, |moment| &moment.record);
-            let (name, is_prompt, left) =
-                (moment.kind.as_str(), moment.kind == MomentKind::Prompt, left.contains(&moment.id));
+            let name = if moment.by_agent { "prompt (by agent)" } else { moment.kind.as_str() };
+            let (is_prompt, left) = (moment.kind == MomentKind::Prompt, left.contains(&moment.id));
             let name = match (is_prompt, left) {
                 (true, true) => Cell::new(&format!("{name} (left)"), Style::Dim),
                 (false, true) => Cell::new(name, Style::Dim),

@@ -9,6 +9,7 @@ mod agent;
 mod apart;
 mod bad;
 mod codex;
+mod given;
 mod held;
 mod kills;
 mod rules;

@@ -150,15 +150,17 @@ impl Workspace {
                     left.extend((late.looks < LOOKS).then_some(late));
                     continue;
                 };
-                let certain = matches!(caught, Caught::Exact(_));
+                let by_agent = matches!(caught, Caught::ByAgent(_));
+                let certain = by_agent || matches!(caught, Caught::Exact(_));
                 let place = TranscriptPosition::from(caught.position().clone());
                 if certain && late.kind == MomentKind::Prompt {
                     since = Some(place.clone());
                 }
                 if !certain && late.looks < LOOKS {
                     left.push(late);
-                } else if place != late.at {
-                    let update = MomentUpdate { transcript: Some(place), ..MomentUpdate::new(late.moment) };
+                } else if place != late.at || by_agent {
+                    let transcript = Some(place).filter(|place| *place != late.at);
+                    let update = MomentUpdate { transcript, by_agent, ..MomentUpdate::new(late.moment) };
                     updates.push(EventBody::MomentUpdate(Box::new(update)));
                 }
             }

@@ -58,6 +58,9 @@ pub struct MomentRecord {
     /// The agent's id of the prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_id: Option<String>,
+    /// Of a prompt: whether no person typed it. The agent gave it to itself, at a time that had been set, say, or got it from another program.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_agent: bool,
     /// The tool that ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<MomentTool>,
@@ -91,6 +94,7 @@ impl MomentRecord {
             inexact: false,
             prompt: None,
             prompt_id: None,
+            by_agent: false,
             tool: None,
             sub_agent: None,
             transcript: None,
@@ -106,9 +110,15 @@ impl MomentRecord {
         self.snapshot.as_ref().filter(|_| !self.inexact)
     }
 
+    /// Whether it is a prompt that a person typed, as far as is known.
+    #[must_use]
+    pub fn is_persons_prompt(&self) -> bool {
+        self.kind == MomentKind::Prompt && !self.by_agent
+    }
+
     /// What a later line says of it.
     pub(crate) fn update(&mut self, update: &MomentUpdate) {
-        let MomentUpdate { moment: _, snapshot, inexact, reason, transcript, files } = update;
+        let MomentUpdate { moment: _, snapshot, inexact, reason, transcript, by_agent, files } = update;
         // A worker that was killed after its line was written leaves the moment to another one, which knows less.
         let knows_less = self.exact().is_some() && (snapshot.is_none() || *inexact);
         if (snapshot.is_some() || reason.is_some()) && !knows_less {
@@ -119,6 +129,7 @@ impl MomentRecord {
         if transcript.is_some() {
             self.transcript.clone_from(transcript);
         }
+        self.by_agent |= by_agent;
         if files.is_some() {
             self.files.clone_from(files);
         }
@@ -142,6 +153,9 @@ pub struct MomentUpdate {
     /// How far the conversation had come, now that the lines that were late are there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transcript: Option<TranscriptPosition>,
+    /// Of a prompt: that no person typed it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_agent: bool,
     /// Of a prompt: the files that changed until the agent had answered it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub files: Option<FilesChanged>,
@@ -156,7 +170,7 @@ impl MomentUpdate {
     /// An update that says nothing yet.
     #[must_use]
     pub fn new(moment: SnapshotId) -> Self {
-        Self { moment, snapshot: None, inexact: false, reason: None, transcript: None, files: None }
+        Self { moment, snapshot: None, inexact: false, reason: None, transcript: None, by_agent: false, files: None }
     }
 }
 

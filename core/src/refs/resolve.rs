@@ -184,14 +184,13 @@ impl Resolver<'_> {
 
     fn prompt(&self, count: u64, text: &str) -> Result<&Moment> {
         let own = |moment: &&Moment| self.own.is_none_or(|own| *own == moment.session);
-        // What was gone back behind is no part of the conversation any more.
-        let is_prompt = |moment: &&Moment| {
-            moment.record.kind == MomentKind::Prompt && !self.state.rewound.contains(&moment.record.id)
-        };
+        // What was gone back behind is no part of the conversation any more, and what nobody typed is part of what was done for the prompt before.
+        let is_prompt =
+            |moment: &&Moment| moment.record.is_persons_prompt() && !self.state.rewound.contains(&moment.record.id);
         let prompts = || self.moments().filter(own).filter(is_prompt);
         let back = usize::try_from(count - 1).ok();
         back.and_then(|back| prompts().rev().nth(back)).ok_or_else(|| {
-            let left = self.moments().filter(own).filter(|moment| moment.record.kind == MomentKind::Prompt).count();
+            let left = self.moments().filter(own).filter(|moment| moment.record.is_persons_prompt()).count();
             match (prompts().count(), left) {
                 (0, 0) => not_found(format!("{text} names nothing: there are no prompts yet")).with_hint(
                     "an agent's hooks have its prompts noted: `ah agent hooks status` says whether they are there; `ah timeline` shows what there is",

@@ -338,7 +338,7 @@ impl Workspace {
         let settings = self.engine.settings();
         let own = settings.session.as_ref().or(settings.agent_session.as_ref());
         let prompts = state.moments.iter().rev().filter(|moment| {
-            moment.record.kind == MomentKind::Prompt
+            moment.record.is_persons_prompt()
                 && own.is_none_or(|own| *own == moment.session)
                 && !state.rewound.contains(&moment.record.id)
         });

@@ -13,6 +13,7 @@ mod place;
 mod plan;
 mod rewound;
 mod subagents;
+mod typed;
 
 use std::borrow::Cow;
 
@@ -24,8 +25,10 @@ use serde_json::value::RawValue;
 use super::copy::{self, Edit, Until};
 use super::line::{Lines, Seen, What, is_true, text_of, time_of, value_of};
 use super::{Destination, Position, Trimmed};
+use typed::{by_agent, by_text, queued};
 
 pub(super) use memory::remembered_since;
+pub(crate) use typed::NOTICE;
 
 /// The members of a line that are looked at, as they are written.
 #[derive(Deserialize, Default)]
@@ -33,6 +36,8 @@ pub(super) use memory::remembered_since;
 pub(super) struct Line<'a> {
     #[serde(borrow, rename = "type")]
     kind: Option<&'a RawValue>,
+    #[serde(borrow)]
+    subtype: Option<&'a RawValue>,
     #[serde(borrow)]
     uuid: Option<&'a RawValue>,
     #[serde(borrow, rename = "parentUuid")]
@@ -82,15 +87,19 @@ impl<'a> Line<'a> {
         let id = text_of(self.prompt).map(Cow::into_owned);
         match self.kind().as_ref() {
             "queue-operation" | "file-history-snapshot" => What::Opening { id: None },
+            // Says that a prompt comes that was scheduled.
+            "system" if text_of(self.subtype).as_deref() == Some("scheduled_task_fire") => What::Opening { id: None },
             "user" => {
                 let content = self.content();
-                let typed = ![self.sidechain, self.meta, self.compact, self.shown_only].into_iter().any(is_true);
+                let is_said = ![self.sidechain, self.compact, self.shown_only].into_iter().any(is_true);
                 if !content.results.is_empty() {
                     What::Results(content.results)
-                } else if typed {
-                    by_text(&content.text, id)
-                } else {
+                } else if !is_said {
                     What::Other
+                } else if is_true(self.meta) {
+                    by_agent(&content.text, id)
+                } else {
+                    by_text(&content.text, id)
                 }
             }
             "attachment" if !is_true(self.sidechain) => {
@@ -183,65 +192,8 @@ pub(super) fn look(line: &[u8]) -> Seen {
     Seen { uuid, time, what: line.what() }
 }
 
-/// How a notice begins of a command in the background that ended.
-pub(crate) const NOTICE: &str = "<task-notification>";
-
 /// The list is kept in `tasks/<session>`, as it is now and not as it was at a place.
 const TASKS_STAY: &str = "Claude Code keeps the list of tasks by the session that made it: its tools (TaskList, TaskUpdate) know none of those that this conversation speaks of";
-
-/// What a message is whose text a person may have typed.
-fn by_text(text: &str, id: Option<String>) -> What {
-    const OWN: [&str; 7] = [
-        "<command-name>",
-        "<local-command-",
-        "<bash-input>",
-        "<bash-stdout>",
-        "<bash-stderr>",
-        "<system-reminder>",
-        "[Request interrupted by user",
-    ];
-    let text = text.trim();
-    if text.is_empty() || text.starts_with(NOTICE) {
-        return What::Other;
-    }
-    if OWN.iter().any(|head| text.starts_with(head)) {
-        return What::Unsure { text: text.to_owned(), id };
-    }
-    // A command of the user's own, `/fix this`, which becomes a prompt. Those of the program begin with the name instead.
-    if text.starts_with("<command-message>") {
-        let part = |tag: &str| {
-            text.split_once(&format!("<{tag}>"))?.1.split_once(&format!("</{tag}>")).map(|(inner, _)| inner.trim())
-        };
-        return match part("command-name") {
-            Some(name) => {
-                let text = format!("{name} {}", part("command-args").unwrap_or_default()).trim().to_owned();
-                What::Prompt { text, id }
-            }
-            None => What::Unsure { text: text.to_owned(), id },
-        };
-    }
-    What::Prompt { text: text.to_owned(), id }
-}
-
-/// What a person typed while the agent was at work.
-fn queued(attachment: Option<&RawValue>) -> Option<String> {
-    #[derive(Deserialize, Default)]
-    #[serde(default)]
-    struct Queued<'a> {
-        #[serde(borrow, rename = "type")]
-        kind: Option<&'a RawValue>,
-        #[serde(borrow)]
-        prompt: Option<&'a RawValue>,
-        #[serde(borrow, rename = "commandMode")]
-        mode: Option<&'a RawValue>,
-    }
-    let raw = attachment.filter(|raw| raw.get().contains("queued_command"))?;
-    let queued: Queued<'_> = serde_json::from_str(raw.get()).ok()?;
-    let is = |raw, value| text_of(raw).as_deref() == Some(value);
-    (is(queued.kind, "queued_command") && is(queued.mode, "prompt"))
-        .then(|| text_of(queued.prompt).map(Cow::into_owned))
-        .flatten()
-}
 
 pub(super) fn trim(at: &Position, to: &Destination<'_>, session_id: &str, before_prompt: bool) -> Result<Trimmed> {
     let folder = place::project(to)?;

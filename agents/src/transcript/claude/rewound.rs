@@ -31,7 +31,7 @@ impl Rewound {
         for _ in 0..OPENING {
             let Some(line) = lines.next()?.and_then(Line::parse) else { break };
             match line.what() {
-                What::Prompt { .. } | What::Unsure { .. } => {
+                What::Prompt { .. } | What::Unsure { by_agent: false, .. } => {
                     on = text_of(line.parent).map(std::borrow::Cow::into_owned);
                     break;
                 }
@@ -48,7 +48,9 @@ impl Rewound {
     pub(super) fn takes(&mut self, line: &Line<'_>) -> bool {
         let (Some(on), Some(uuid)) = (&self.on, text_of(line.uuid)) else { return false };
         let Some(parent) = text_of(line.parent) else { return false };
-        let begins = || on.as_str() == parent && matches!(line.what(), What::Prompt { .. } | What::Unsure { .. });
+        let begins = || {
+            on.as_str() == parent && matches!(line.what(), What::Prompt { .. } | What::Unsure { by_agent: false, .. })
+        };
         let given_up = self.messages.contains(parent.as_ref()) || begins();
         if given_up {
             self.messages.insert(uuid.into_owned());

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ah_plugin_api::{Error, ErrorKind, Result, SnapshotId};
 
-use crate::moments::Moment;
+use crate::ids::SessionName;
+use crate::moments::{Moment, MomentRecord};
 use crate::record::SnapshotRecord;
 use crate::rewind::{With, left_behind};
 use crate::timeline::{Event, EventBody, FaultKind, TimelineFault, TimelineReport};
@@ -96,6 +97,12 @@ impl State {
         if moment.record.snapshot.is_some() {
             return None;
         }
+        if moment.record.meanwhile {
+            let before = |other: &&Moment| {
+                other.session == moment.session && other.seq < moment.seq && other.record.is_an_agents()
+            };
+            return self.moments.iter().rev().find(before).and_then(|before| self.lost_snapshot(before));
+        }
         let said = self.events.iter().rev().find_map(|event| match &event.body {
             EventBody::MomentUpdate(update) if update.moment == moment.record.id => update.snapshot.clone(),
             EventBody::Moment(record) if record.id == moment.record.id => record.snapshot.clone(),
@@ -149,6 +156,18 @@ fn moments_of(events: &[Event], removed: &BTreeSet<SnapshotId>) -> (Vec<Moment>,
             _ => {}
         }
     }
+    let mut last: HashMap<SessionName, usize> = HashMap::new();
+    for at in 0..moments.len() {
+        let (before, rest) = moments.split_at_mut(at);
+        let Moment { session, record, .. } = &mut rest[0];
+        if let Some(&of) = last.get(session).filter(|_| record.meanwhile) {
+            let MomentRecord { snapshot, inexact, reason, .. } = before[of].record.clone();
+            (record.snapshot, record.inexact, record.reason) = (snapshot, inexact, reason);
+        }
+        if record.is_an_agents() {
+            last.insert(session.clone(), at);
+        }
+    }
     for Moment { record, .. } in &mut moments {
         if record.snapshot.as_ref().is_some_and(|snapshot| removed.contains(snapshot)) {
             record.snapshot = None;
@@ -163,7 +182,6 @@ fn moments_of(events: &[Event], removed: &BTreeSet<SnapshotId>) -> (Vec<Moment>,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::SessionName;
     use crate::text;
     use ah_plugin_api::Timestamp;
 

@@ -6,6 +6,7 @@ mod apart;
 mod branches;
 mod compaction;
 mod conversations;
+mod meanwhile;
 mod opencode;
 mod rewind;
 mod terminal;

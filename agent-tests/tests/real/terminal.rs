@@ -27,7 +27,7 @@ steps:
 ";
 
 /// Waits until something is so; meanwhile does something every two seconds.
-fn until(what: &str, mut is: impl FnMut() -> bool, mut meanwhile: impl FnMut()) {
+pub(crate) fn until(what: &str, mut is: impl FnMut() -> bool, mut meanwhile: impl FnMut()) {
     let (end, mut next) = (Instant::now() + Duration::from_secs(120), Instant::now() + Duration::from_secs(2));
     while !is() {
         assert!(Instant::now() < end, "{what}: never");
@@ -40,7 +40,7 @@ fn until(what: &str, mut is: impl FnMut() -> bool, mut meanwhile: impl FnMut()) 
 }
 
 /// What it asks a person at its very first start has been answered.
-fn at_home(world: &World) {
+pub(crate) fn at_home(world: &World) {
     let trusted = json!({world.path("work").to_str().unwrap(): {"hasTrustDialogAccepted": true}});
     let config = json!({"hasCompletedOnboarding": true, "theme": "dark", "projects": trusted,
         "customApiKeyResponses": {"approved": ["any"], "rejected": []}});

@@ -10,7 +10,7 @@ use std::path::Path;
 use ah_plugin_api::{ErrorKind, Result, Timestamp};
 
 use super::line::{Lines, Seen, What};
-use super::{Caught, Position, Results, Sought, claude, codex, gemini, tail};
+use super::{Caught, Position, Prompt, Results, Sought, claude, codex, gemini, tail};
 use crate::Agent;
 use crate::hook::HookKind;
 
@@ -30,16 +30,37 @@ pub(super) fn look(agent: Agent, line: &[u8]) -> Seen {
     }
 }
 
-pub(super) fn end_of(agent: Agent, file: &Path, since: Option<&Position>) -> Result<Position> {
-    let end = match tail::whole_lines(file, since) {
+/// The end of the file, and the prompts behind `since` that were typed meanwhile.
+pub(super) fn end_of(agent: Agent, file: &Path, since: Option<&Position>) -> Result<(Position, Vec<Prompt>)> {
+    let end = match tail::whole_lines(file, since, claude::QUEUED.as_bytes()) {
         Ok(end) => end,
         Err(error) if error.kind == ErrorKind::NotFound && since.is_none_or(|since| since.line == 0) => {
-            return Ok(Position::start(file));
+            return Ok((Position::start(file), Vec::new()));
         }
         Err(error) => return Err(error),
     };
-    let uuid = end.last_that(|line| look(agent, line).uuid)?;
-    Ok(Position { file: file.into(), line: end.line, offset: end.offset, uuid: uuid.or_else(|| since?.uuid.clone()) })
+    let uuid = end.last_that(|line| look(agent, line).uuid)?.or_else(|| since?.uuid.clone());
+    let meanwhile = match since.filter(|_| end.has && agent == Agent::Claude) {
+        Some(since) => meanwhile(since, end.offset)?,
+        None => Vec::new(),
+    };
+    Ok((Position { file: file.into(), line: end.line, offset: end.offset, uuid }, meanwhile))
+}
+
+/// What was typed while Claude Code was at work, and given to it without a call of a hook.
+fn meanwhile(since: &Position, until: u64) -> Result<Vec<Prompt>> {
+    let mut lines = Lines::open(&since.file, Some(since))?;
+    let (mut last, mut found) = (since.clone(), Vec::new());
+    while lines.offset < until
+        && let Some(line) = lines.next()?
+    {
+        let Seen { uuid, time, .. } = claude::look(line);
+        let text = claude::meanwhile(line);
+        let position = lines.position(uuid.clone().or_else(|| last.uuid.clone()));
+        let before = std::mem::replace(&mut last, position.clone());
+        found.extend(text.map(|text| Prompt { text, id: None, uuid, before, position, time }));
+    }
+    Ok(found)
 }
 
 /// The results behind a byte, up to [`RESULTS`] bytes on.

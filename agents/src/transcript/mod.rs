@@ -185,6 +185,18 @@ pub fn open(file: &Path) -> Result<File> {
 /// # Cost
 /// Reads what is behind `since`, 128 MiB at most: about 50 ms for 100 MB.
 pub fn position_now(agent: Agent, file: &Path, since: Option<&Position>) -> Result<Position> {
+    Ok(position_and_meanwhile(agent, file, since)?.0)
+}
+
+/// As [`position_now`], with the prompts behind `since` that were typed while the agent was at work, and that it read between two of its tools: Claude
+/// Code calls no hook for these. Without `since` none are told.
+///
+/// # Errors
+/// As [`position_now`].
+///
+/// # Cost
+/// As [`position_now`]; where there are such prompts, what is behind `since` is read once more.
+pub fn position_and_meanwhile(agent: Agent, file: &Path, since: Option<&Position>) -> Result<(Position, Vec<Prompt>)> {
     in_files(agent)?;
     catch::end_of(agent, file, since)
 }

@@ -23,10 +23,12 @@ pub(super) struct End {
     pub(super) line: u64,
     /// The byte behind the last of them.
     pub(super) offset: u64,
+    /// Whether the text that was asked for stands anywhere in what was read.
+    pub(super) has: bool,
 }
 
-/// Counts the whole lines of `path`, on from `since`, [`AT_ONCE`] at most.
-pub(super) fn whole_lines(path: &Path, since: Option<&Position>) -> Result<End> {
+/// Counts the whole lines of `path`, on from `since`, [`AT_ONCE`] at most, and looks whether `text` is in them.
+pub(super) fn whole_lines(path: &Path, since: Option<&Position>, text: &[u8]) -> Result<End> {
     let fail = |error: std::io::Error| Error::from_io(format!("cannot read the transcript {}", path.display()), &error);
     let file = open(path)?;
     let (mut line, from) = since.map_or((0, 0), |since| (since.line, since.offset));
@@ -34,24 +36,33 @@ pub(super) fn whole_lines(path: &Path, since: Option<&Position>) -> Result<End> 
         return Err(rewritten(path));
     }
     let (mut at, mut offset) = (from, from);
-    let mut chunk = vec![0; 256 * 1024];
+    let finder = memchr::memmem::Finder::new(text);
+    // Behind the end of what was read before, within which the text may begin.
+    let mut kept = 0;
+    let mut buffer = vec![0; 256 * 1024 + text.len()];
+    let mut has = false;
     loop {
-        let len = match file.read_at(&mut chunk, at) {
+        let len = match file.read_at(&mut buffer[kept..], at) {
             Ok(0) => break,
             Ok(len) => len,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(fail(error)),
         };
-        line += memchr::memchr_iter(b'\n', &chunk[..len]).count() as u64;
-        if let Some(last) = memchr::memrchr(b'\n', &chunk[..len]) {
+        let chunk = &buffer[kept..kept + len];
+        line += memchr::memchr_iter(b'\n', chunk).count() as u64;
+        if let Some(last) = memchr::memrchr(b'\n', chunk) {
             offset = at + last as u64 + 1;
         }
+        has = has || finder.find(&buffer[..kept + len]).is_some();
+        let end = kept + len;
+        kept = end.min(text.len().saturating_sub(1));
+        buffer.copy_within(end - kept..end, 0);
         at += len as u64;
         if at - offset > LONGEST_LINE as u64 || at - from > AT_ONCE {
             break;
         }
     }
-    Ok(End { file, path: path.into(), from, line, offset })
+    Ok(End { file, path: path.into(), from, line, offset, has })
 }
 
 /// Whether a line begins at the byte `offset` of `path`, or the file ends there with a newline.
@@ -69,7 +80,7 @@ pub(super) fn is_boundary(path: &Path, offset: u64) -> Result<bool> {
 
 /// The lines of `path` up to the byte `offset`, for [`End::last_that`].
 pub(super) fn upto(path: &Path, offset: u64) -> Result<End> {
-    Ok(End { file: open(path)?, path: path.into(), from: 0, line: 0, offset })
+    Ok(End { file: open(path)?, path: path.into(), from: 0, line: 0, offset, has: false })
 }
 
 impl End {

@@ -1,8 +1,8 @@
-//! Prompts that are not given as others are: those that nobody typed.
+//! Prompts that are not given as others are: those that nobody typed, and those that are typed while the agent is at work.
 
 use std::fs;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::agent::{Agent, cat, settled, text, until};
 use crate::support::World;
@@ -44,4 +44,69 @@ fn a_prompt_that_nobody_typed_is_part_of_what_was_done_for_the_one_before() {
     let told = world.run(["timeline"]).stdout;
     assert_eq!(told.matches("prompt (by agent)").count(), 1, "{told}");
     assert_eq!(world.json("session-show", &["session", "show", text(&scheduled, "session")])["prompts"], 1);
+}
+
+/// A real session: a prompt, and another one that was typed while a tool ran. In lines: 5 and 10.
+const MEANWHILE: &str = include_str!("../../../agents/fixtures/claude/meanwhile.jsonl");
+
+#[test]
+fn what_is_typed_while_the_agent_is_at_work_has_a_moment_with_the_files_of_just_then() {
+    let world = World::on_git();
+    fs::create_dir_all(world.path("home")).unwrap();
+    let agent = Agent::claude(&world, "s1");
+    world.write("f", "zero");
+    agent.start();
+    agent.prompt("One");
+    wrote(&agent, MEANWHILE, 6);
+    agent.writes("f", "one");
+    let bash = agent.before("Bash");
+    world.write("one.txt", "1");
+    wrote(&agent, MEANWHILE, 7);
+    agent.after("Bash", &bash);
+    let (write, beside) = (agent.before("Write"), agent.before("Write"));
+    world.write("f", "two");
+    wrote(&agent, MEANWHILE, 11);
+    // Two at once see the same lines.
+    std::thread::scope(|scope| {
+        scope.spawn(|| agent.after("Write", &write));
+        scope.spawn(|| agent.after("Write", &beside));
+    });
+    wrote(&agent, MEANWHILE, 13);
+    agent.stop();
+    let moments = settled(&world);
+    let kinds: Vec<&str> = moments.iter().map(|moment| text(moment, "kind")).collect();
+    assert_eq!(kinds, ["session-start", "prompt", "tool", "tool", "prompt", "tool", "tool", "stop"], "{moments:#?}");
+    let typed = &moments[4];
+    assert_eq!((text(typed, "prompt"), &typed["transcript"]["line"]), ("Two please", &json!(9)));
+    assert_eq!((&typed["snapshot"], &typed["inexact"]), (&moments[3]["snapshot"], &json!(null)));
+    assert_eq!(cat(&world, "@prompt", "f").as_deref(), Some("one"));
+    assert_eq!(cat(&world, "@prompt", "one.txt").as_deref(), Some("1"));
+    assert_eq!(cat(&world, "@prompt{2}", "f").as_deref(), Some("zero"));
+    let files = until("the files that each prompt changed", || {
+        let timeline = world.json("timeline", &["timeline"]);
+        let groups = timeline["prompts"].as_array().unwrap();
+        let files: Vec<Value> = groups.iter().map(|group| group["prompt"]["files"].clone()).collect();
+        files[1..].iter().all(Value::is_object).then_some(files)
+    });
+    assert_eq!(files[1]["paths"], json!(["f", "one.txt"]));
+    assert_eq!(files[2]["paths"], json!(["f"]));
+    // Where its snapshot is gone, that is said, as of the moment that it has it from.
+    world.fs(["rm", text(typed, "snapshot"), "--force"]);
+    let refused = world.run(["agent", "rewind", text(typed, "id"), "--files"]);
+    assert!(refused.code != 0 && refused.stderr.contains("was removed"), "{refused:?}");
+}
+
+/// A copy bears the old lines, and what was said in them had its moments in the conversation that it was made of.
+#[test]
+fn what_was_typed_in_a_conversation_that_goes_on_elsewhere_is_not_told_again() {
+    let world = World::on_git();
+    fs::create_dir_all(world.path("home")).unwrap();
+    let agent = Agent::claude(&world, "s1");
+    wrote(&agent, MEANWHILE, 13);
+    agent.start();
+    agent.prompt("Three");
+    agent.stop();
+    let moments = settled(&world);
+    let kinds: Vec<&str> = moments.iter().map(|moment| text(moment, "kind")).collect();
+    assert_eq!(kinds, ["session-start", "prompt", "stop"], "{moments:#?}");
 }

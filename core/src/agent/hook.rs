@@ -142,9 +142,9 @@ fn name_of(kind: &HookKind) -> &str {
 }
 
 /// One call, its session known.
-struct Call<'a> {
-    workspace: &'a Workspace,
-    session: &'a SessionName,
+pub(super) struct Call<'a> {
+    pub(super) workspace: &'a Workspace,
+    pub(super) session: &'a SessionName,
     event: &'a HookEvent,
     process: Option<Holder>,
 }
@@ -320,7 +320,13 @@ impl Call<'_> {
         });
         let label = event.reason.clone().filter(|_| kind == MomentKind::SessionStart || kind == MomentKind::SessionEnd);
         let at = self.workspace.position_now(self.session, event.agent, self.transcript().as_deref());
-        let (transcript, before) = at.unzip();
+        let (transcript, before, typed) =
+            at.map_or_else(Default::default, |now| (Some(now.position), now.before, now.meanwhile));
+        let follows = self.meanwhile(typed)?;
+        // Behind that: a call beside this one that sees them no more finds them there.
+        if let Some(transcript) = &transcript {
+            self.workspace.note_position(self.session, transcript);
+        }
         let new = NewMoment {
             label,
             prompt: event.prompt.clone().filter(|_| kind == MomentKind::Prompt),
@@ -328,7 +334,8 @@ impl Call<'_> {
             tool,
             sub_agent: event.subagent.as_ref().map(|sub| sub.id.clone()),
             transcript,
-            before: before.flatten(),
+            before,
+            follows,
             checkpoint: event.checkpoint.clone(),
             recording: None,
             agent: Some(event.agent),

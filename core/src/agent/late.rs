@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ah_agents::Agent;
 use ah_agents::hook::HookKind;
-use ah_agents::transcript::{self, Caught, Position, Sought};
+use ah_agents::transcript::{self, Caught, Position, Prompt, Sought};
 use ah_plugin_api::{Durability, Result, SnapshotId, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -53,6 +53,15 @@ pub(crate) struct Late {
     pub(crate) looks: u32,
 }
 
+/// How far a transcript has come.
+pub(super) struct Come {
+    pub(super) position: TranscriptPosition,
+    /// Where it was counted last.
+    pub(super) before: Option<TranscriptPosition>,
+    /// What a person typed since, and the agent read between two of its tools.
+    pub(super) meanwhile: Vec<Prompt>,
+}
+
 /// What the file `late` holds.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Lates {
@@ -77,25 +86,28 @@ impl From<TranscriptPosition> for Position {
 
 impl Workspace {
     /// How far a transcript has come, counted on from where it was counted last, and no further than is quickly done; none if there is none, or it cannot be read.
-    /// Beside it: where it was counted last.
-    pub(super) fn position_now(
-        &self,
-        session: &SessionName,
-        agent: Agent,
-        file: Option<&Path>,
-    ) -> Option<(TranscriptPosition, Option<TranscriptPosition>)> {
+    pub(super) fn position_now(&self, session: &SessionName, agent: Agent, file: Option<&Path>) -> Option<Come> {
         let file = file?;
-        let cache = session::folder(&self.folder(), session).join("transcript");
-        let bytes = fsio::read(&cache).ok().flatten();
+        let bytes = fsio::read(&self.position_file(session)).ok().flatten();
         let last: Option<TranscriptPosition> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         let last = last.filter(|last| last.file == file).map(Position::from);
-        let now = transcript::position_now(agent, file, last.as_ref()).map(|now| (now, last));
+        let now = transcript::position_and_meanwhile(agent, file, last.as_ref());
+        let now = now.map(|(now, meanwhile)| (now, last, meanwhile));
         // A file that was rewritten is counted anew.
-        let now = now.or_else(|_| transcript::position_now(agent, file, None).map(|now| (now, None)));
-        let (now, last) = now.ok()?;
+        let now = now.or_else(|_| transcript::position_now(agent, file, None).map(|now| (now, None, Vec::new())));
+        let (now, last, meanwhile) = now.ok()?;
         let now = TranscriptPosition::from(now);
-        let _ = fsio::replace(&cache, &serde_json::to_vec(&now).unwrap_or_default(), Durability::Instant);
-        Some((now, last.map(TranscriptPosition::from)))
+        Some(Come { position: now, before: last.map(TranscriptPosition::from), meanwhile })
+    }
+
+    /// Notes where a transcript was counted last.
+    pub(super) fn note_position(&self, session: &SessionName, now: &TranscriptPosition) {
+        let bytes = serde_json::to_vec(now).unwrap_or_default();
+        let _ = fsio::replace(&self.position_file(session), &bytes, Durability::Instant);
+    }
+
+    fn position_file(&self, session: &SessionName) -> PathBuf {
+        session::folder(&self.folder(), session).join("transcript")
     }
 
     /// Leaves moments for which a place is to be looked for. Whoever calls holds the capture lock.

@@ -4,7 +4,7 @@
 //! - `hook` is what is done at each event, `seen` tells the same event called twice.
 //! - `process` is the agent as a process; `ended` finds those that went away without a word.
 //! - `unkept` is what no timeline could take.
-//! - `late` looks again for a moment's place in the transcript, which agents write late.
+//! - `late` looks again for a moment's place in the transcript, which agents write late; `meanwhile` gives moments to what was typed while the agent was at work.
 //! - `guard` refuses what an agent shall not do in its own session.
 //!
 //! Not here: what an agent's events and files look like (`ah-agents`), and how a moment comes by its snapshot (`moments`).
@@ -14,6 +14,7 @@ mod guard;
 mod hook;
 mod known;
 mod late;
+mod meanwhile;
 mod process;
 mod seen;
 mod start;

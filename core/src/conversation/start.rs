@@ -168,6 +168,10 @@ impl Start {
     pub(crate) fn position(&self, state: &State, agent: Agent, file: &Path) -> Result<Position> {
         let moment = &self.moment.record;
         let known = moment.transcript.as_ref().map(position);
+        // Read where it stands.
+        if let Some(known) = known.clone().filter(|_| moment.meanwhile) {
+            return Ok(known);
+        }
         let earlier = state
             .moments
             .iter()

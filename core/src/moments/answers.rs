@@ -59,6 +59,9 @@ impl Workspace {
             listed => listed.shown(),
         };
         for (waiting, left) in moments {
+            for prompt in &left.follows {
+                let _ = self.begin_meanwhile(session, prompt);
+            }
             let ends = matches!(left.kind, MomentKind::Prompt | MomentKind::Stop | MomentKind::SessionEnd);
             if ends && let Some(last) = self.last_prompt(session) {
                 let _ = self.tell_files(session, &last, &shown);
@@ -66,10 +69,28 @@ impl Workspace {
             }
             if left.kind == MomentKind::Prompt {
                 let last = LastPrompt { moment: waiting.moment.clone(), shown: shown.clone() };
-                let bytes = serde_json::to_vec(&last).unwrap_or_default();
-                let _ = fsio::replace(&self.prompt_file(session), &bytes, Durability::Instant);
+                self.note_prompt(session, &last);
             }
         }
+    }
+
+    /// A prompt that was typed while the agent was at work: what was done until then was for the one before.
+    fn begin_meanwhile(&self, session: &SessionName, prompt: &SnapshotId) -> Result<()> {
+        let state = self.state()?;
+        let moment = state.moments.iter().find(|moment| moment.record.id == *prompt);
+        let exact = moment.and_then(|moment| state.snapshot(moment.record.exact()?));
+        let Some(SnapshotRecord { id, provider, reference, .. }) = exact else { return Ok(()) };
+        let shown = Shown { id: id.clone(), provider: provider.clone(), reference: reference.clone() };
+        if let Some(last) = self.last_prompt(session) {
+            self.tell_files(session, &last, &shown)?;
+        }
+        self.note_prompt(session, &LastPrompt { moment: prompt.clone(), shown });
+        Ok(())
+    }
+
+    fn note_prompt(&self, session: &SessionName, last: &LastPrompt) {
+        let bytes = serde_json::to_vec(last).unwrap_or_default();
+        let _ = fsio::replace(&self.prompt_file(session), &bytes, Durability::Instant);
     }
 
     /// The session's last snapshot, if nothing has changed since; the new one is removed then.

@@ -19,7 +19,7 @@ pub(crate) mod unlisted;
 use std::cell::RefCell;
 
 use ah_agents::Agent;
-use ah_plugin_api::{Durability, Error, ErrorKind, Result};
+use ah_plugin_api::{Durability, Error, ErrorKind, Result, SnapshotId};
 
 use crate::agent::Late;
 use crate::background;
@@ -66,6 +66,10 @@ pub struct NewMoment {
     pub prompt: Option<String>,
     /// The agent's id of the prompt.
     pub prompt_id: Option<String>,
+    /// Whether it is a prompt that was typed while the agent was at work.
+    pub meanwhile: bool,
+    /// Prompts that were typed while the agent was at work, and that this comes next to: what they changed is known when it has its snapshot.
+    pub follows: Vec<SnapshotId>,
     /// The tool that ran.
     pub tool: Option<MomentTool>,
     /// The sub-agent whose tool it was.
@@ -93,6 +97,8 @@ impl NewMoment {
             label: None,
             prompt: None,
             prompt_id: None,
+            meanwhile: false,
+            follows: Vec::new(),
             checkpoint: None,
             exit: None,
             tool: None,
@@ -141,6 +147,22 @@ impl Workspace {
             Err(error) => return Err(error),
         }
         Ok(record)
+    }
+
+    /// Puts a moment on a session's timeline for which no snapshot is taken: the files are those of the moment before it.
+    pub(crate) fn add_moment_without_snapshot(&self, session: &SessionName, new: NewMoment) -> Result<SnapshotId> {
+        let (record, _) = self.make_moment(session, new)?;
+        let (id, settings) = (record.id.clone(), self.engine.settings());
+        let event = EventBody::Moment(Box::new(record));
+        let log = Log { patience: settings.patience_left().saturating_sub(fence::LEAVE), ..self.log() };
+        match self.append_to(&log, session, Durability::Instant, |_| vec![event.clone()]) {
+            Ok(_) => Ok(id),
+            Err(error) if error.kind == ErrorKind::Busy => {
+                let left = Left { event, waits: None };
+                self.leave_unlisted(id.clone(), session, settings.clock.now(), &left).map(|()| id)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Puts a moment that a person asks for on the timeline of the session that is written to, and takes its snapshot. A snapshot that
@@ -194,6 +216,8 @@ impl Workspace {
             label,
             prompt,
             prompt_id,
+            meanwhile,
+            follows,
             tool,
             sub_agent,
             transcript,
@@ -211,6 +235,7 @@ impl Workspace {
             label: label.map(|label| labelled(&label, exit)).filter(|label| !label.is_empty()),
             prompt,
             prompt_id: prompt_id.filter(|id| id.len() <= LABEL),
+            meanwhile,
             tool,
             sub_agent,
             transcript,
@@ -238,7 +263,7 @@ impl Workspace {
             prompt_id: record.prompt_id.clone(),
             looks: 0,
         });
-        Ok((record, Pending { kind, begun, put_back, boot: boot_id(), beside, unlisted: None, late }))
+        Ok((record, Pending { kind, begun, put_back, boot: boot_id(), beside, unlisted: None, late, follows }))
     }
 
     /// The snapshot that a REF names, with the moment that is meant or that the snapshot belongs to.

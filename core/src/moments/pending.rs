@@ -38,6 +38,9 @@ pub(crate) struct Pending {
     /// Its place in the transcript, to be looked for again.
     #[serde(default)]
     pub(super) late: Option<Late>,
+    /// Prompts right before it that have its session's files as they were before.
+    #[serde(default)]
+    pub(super) follows: Vec<SnapshotId>,
 }
 
 impl Pending {
@@ -132,6 +135,7 @@ pub(super) fn read(workspace: &Workspace, waiting: &Waiting) -> Result<Option<Pe
         beside: None,
         unlisted: None,
         late: None,
+        follows: Vec::new(),
     };
     Ok(Some(serde_json::from_slice(&bytes).unwrap_or(unknown)))
 }

@@ -61,6 +61,9 @@ pub struct MomentRecord {
     /// Of a prompt: whether no person typed it. The agent gave it to itself, at a time that had been set, say, or got it from another program.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub by_agent: bool,
+    /// Of a prompt: whether it was typed while the agent was at work, and read between two of its tools. The files are those of the moment before it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub meanwhile: bool,
     /// The tool that ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<MomentTool>,
@@ -95,6 +98,7 @@ impl MomentRecord {
             prompt: None,
             prompt_id: None,
             by_agent: false,
+            meanwhile: false,
             tool: None,
             sub_agent: None,
             transcript: None,
@@ -114,6 +118,11 @@ impl MomentRecord {
     #[must_use]
     pub fn is_persons_prompt(&self) -> bool {
         self.kind == MomentKind::Prompt && !self.by_agent
+    }
+
+    /// Whether it marks something that an agent did, or was told.
+    pub(crate) fn is_an_agents(&self) -> bool {
+        !matches!(self.kind, MomentKind::Manual | MomentKind::Shell)
     }
 
     /// What a later line says of it.

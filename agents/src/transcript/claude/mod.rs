@@ -29,6 +29,7 @@ use typed::{by_agent, by_text, queued};
 
 pub(super) use memory::remembered_since;
 pub(crate) use typed::NOTICE;
+pub(super) use typed::QUEUED;
 
 /// The members of a line that are looked at, as they are written.
 #[derive(Deserialize, Default)]
@@ -190,6 +191,12 @@ pub(super) fn look(line: &[u8]) -> Seen {
     let uuid = text_of(line.uuid).map(Cow::into_owned);
     let time = text_of(line.timestamp).and_then(|text| time_of(&text));
     Seen { uuid, time, what: line.what() }
+}
+
+/// What a person typed while the agent was at work, if the line is that.
+pub(super) fn meanwhile(line: &[u8]) -> Option<String> {
+    let line = Line::parse(line).filter(|line| line.kind() == "attachment" && !is_true(line.sidechain))?;
+    queued(line.attachment)
 }
 
 /// The list is kept in `tasks/<session>`, as it is now and not as it was at a place.

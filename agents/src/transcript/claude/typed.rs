@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::transcript::line::{What, text_of};
+use super::Content;
+use crate::transcript::line::{What, is_true, text_of, value_of};
 
 /// How a notice begins of a command in the background that ended.
 pub(crate) const NOTICE: &str = "<task-notification>";
@@ -52,6 +53,9 @@ pub(super) fn by_agent(text: &str, id: Option<String>) -> What {
     }
 }
 
+/// What the type is of an attachment that waited in the queue while the agent was at work.
+pub(in crate::transcript) const QUEUED: &str = "queued_command";
+
 /// What a person typed while the agent was at work.
 pub(super) fn queued(attachment: Option<&RawValue>) -> Option<String> {
     #[derive(Deserialize, Default)]
@@ -63,13 +67,31 @@ pub(super) fn queued(attachment: Option<&RawValue>) -> Option<String> {
         prompt: Option<&'a RawValue>,
         #[serde(borrow, rename = "commandMode")]
         mode: Option<&'a RawValue>,
+        #[serde(borrow, rename = "isMeta")]
+        meta: Option<&'a RawValue>,
+        #[serde(borrow)]
+        origin: Option<&'a RawValue>,
     }
-    let raw = attachment.filter(|raw| raw.get().contains("queued_command"))?;
+    #[derive(Deserialize, Default)]
+    #[serde(default)]
+    struct Origin<'a> {
+        #[serde(borrow)]
+        kind: Option<&'a RawValue>,
+    }
+    let raw = attachment.filter(|raw| raw.get().contains(QUEUED))?;
     let queued: Queued<'_> = serde_json::from_str(raw.get()).ok()?;
     let is = |raw, value| text_of(raw).as_deref() == Some(value);
-    (is(queued.kind, "queued_command") && is(queued.mode, "prompt"))
-        .then(|| text_of(queued.prompt).map(Cow::into_owned))
-        .flatten()
+    // Older versions do not say whose it is.
+    let is_persons = queued.origin.is_none_or(|origin| {
+        serde_json::from_str::<Origin<'_>>(origin.get()).is_ok_and(|origin| is(origin.kind, "human"))
+    });
+    if !(is(queued.kind, QUEUED) && is(queued.mode, "prompt") && is_persons) || is_true(queued.meta) {
+        return None;
+    }
+    // With an image it is a list.
+    let listed = || queued.prompt.and_then(value_of).map(|content: Content| content.text);
+    let text = text_of(queued.prompt).map(Cow::into_owned).or_else(listed);
+    text.filter(|text| !text.trim().is_empty())
 }
 
 #[cfg(test)]
@@ -78,7 +100,7 @@ mod tests {
     use crate::Agent;
     use crate::hook::HookKind;
     use crate::transcript::line::time_of;
-    use crate::transcript::{Caught, Position, Sought, catch_up, prompts};
+    use crate::transcript::{Caught, Position, Sought, catch_up, position_and_meanwhile, prompts};
 
     /// A real session: a prompt that has another one scheduled, and a minute later that one. In lines: 5, and 13 to 16.
     const SCHEDULED: &str = include_str!("../../../fixtures/claude/scheduled.jsonl");
@@ -109,5 +131,58 @@ mod tests {
         let copy = place.trim_at(found.position()).unwrap();
         assert_eq!((copy.lines, copy.dropped), (12, 0));
         assert!(values(&copy.file).iter().all(|line| line["message"]["content"] != text));
+    }
+
+    /// A real session: a prompt, and another one that was typed while a tool ran. In lines: 5 and 10.
+    const MEANWHILE: &str = include_str!("../../../fixtures/claude/meanwhile.jsonl");
+
+    #[test]
+    fn what_was_typed_while_the_agent_was_at_work_is_told_once_with_its_place() {
+        let place = place(MEANWHILE);
+        let since = |line| {
+            let (end, all) = position_and_meanwhile(Agent::Claude, &place.file, Some(&place.at(line))).unwrap();
+            assert_eq!(end.line, 13);
+            all.into_iter().map(|prompt| (prompt.text, prompt.before.line, prompt.position.line)).collect::<Vec<_>>()
+        };
+        for line in [0, 6, 9] {
+            assert_eq!(since(line), [("Two please".to_owned(), 9, 10)], "from line {line}");
+        }
+        assert_eq!(since(10), []);
+        // Of a file that nobody has looked at before it is not known what has been told.
+        assert_eq!(position_and_meanwhile(Agent::Claude, &place.file, None).unwrap().1, []);
+        let of = |changed: &str| {
+            let place = super::super::tests::place(&MEANWHILE.replace(r#""kind":"human"},"timestamp""#, changed));
+            let all = position_and_meanwhile(Agent::Claude, &place.file, Some(&place.at(6))).unwrap().1;
+            let prompts = prompts(Agent::Claude, &place.file, None).unwrap().count();
+            (all.len(), prompts)
+        };
+        assert_eq!(of(r#""kind":"human"},"timestamp""#), (1, 2));
+        assert_eq!(of(r#""kind":"channel"},"timestamp""#), (0, 1));
+        assert_eq!(of(r#""kind":"human"},"isMeta":true,"timestamp""#), (0, 1));
+    }
+
+    #[test]
+    fn what_was_typed_meanwhile_with_an_image_is_its_text() {
+        let blocks = r#""prompt":[{"type":"image","source":{}},{"type":"text","text":"Two please"}]"#;
+        let lines = MEANWHILE.replace(r#""prompt":"Two please""#, blocks);
+        assert_ne!(lines, MEANWHILE);
+        let place = place(&lines);
+        let all = position_and_meanwhile(Agent::Claude, &place.file, Some(&place.at(6))).unwrap().1;
+        assert_eq!(all.iter().map(|prompt| prompt.text.as_str()).collect::<Vec<_>>(), ["Two please"]);
+    }
+
+    /// However it is cut into what is read at once.
+    #[test]
+    fn what_was_typed_meanwhile_is_found_behind_much_else() {
+        let (before, after) = MEANWHILE.split_at(MEANWHILE.find("queued_command").unwrap());
+        let start = before.rfind('\n').unwrap() + 1;
+        for more in (0..40).map(|more| 256 * 1024 - 16 + more) {
+            let filler =
+                format!("{{\"type\":\"x\",\"more\":\"{}\"}}\n", "x".repeat(more - (before.len() - start) - 24));
+            let place = place(&format!("{filler}{}{after}", &before[start..]));
+            let all =
+                position_and_meanwhile(Agent::Claude, &place.file, Some(&Position::start(&place.file))).unwrap().1;
+            assert_eq!(all.len(), 1, "{more}");
+        }
     }
 }

@@ -1,0 +1,45 @@
+//! What a person types while the agent is at work, which Claude Code reads between two of its tools, and calls no hook for. It is seen in what the
+//! transcript has more than at the call before, which is read at each call anyway; its moment comes before that of the call.
+//!
+//! In the session's folder, `meanwhile` is the last one that has its moment: of two calls at once each may see the same.
+
+use ah_agents::transcript::Prompt;
+use ah_plugin_api::{Durability, Result, SnapshotId};
+
+use crate::agent::hook::Call;
+use crate::fsio;
+use crate::lock::Lock;
+use crate::moments::{MomentKind, NewMoment, TranscriptPosition};
+use crate::session;
+
+impl Call<'_> {
+    /// Gives these their moments; those that it gave.
+    pub(super) fn meanwhile(&self, typed: Vec<Prompt>) -> Result<Vec<SnapshotId>> {
+        let mut given = Vec::new();
+        if typed.is_empty() {
+            return Ok(given);
+        }
+        let folder = session::folder(&self.workspace.folder(), self.session);
+        let settings = self.workspace.engine.settings();
+        let _lock = Lock::take(&folder.join("meanwhile.lock"), true, settings.patience_left(), &*settings.observer)?;
+        let file = folder.join("meanwhile");
+        let bytes = fsio::read(&file)?;
+        let last: Option<TranscriptPosition> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let is_new = |prompt: &Prompt| {
+            let same = last.as_ref().filter(|last| last.file == prompt.before.file);
+            same.is_none_or(|last| last.offset < prompt.before.offset)
+        };
+        for prompt in typed.into_iter().filter(is_new) {
+            let before = TranscriptPosition::from(prompt.before);
+            let new = NewMoment {
+                prompt: Some(prompt.text),
+                transcript: Some(before.clone()),
+                meanwhile: true,
+                ..NewMoment::new(MomentKind::Prompt)
+            };
+            given.push(self.workspace.add_moment_without_snapshot(self.session, new)?);
+            let _ = fsio::replace(&file, &serde_json::to_vec(&before).unwrap_or_default(), Durability::Instant);
+        }
+        Ok(given)
+    }
+}

@@ -1,5 +1,5 @@
-//! What Claude Code does without being asked at just that moment: it reads what was typed while it was at work, and goes on by what was
-//! scheduled.
+//! What Claude Code does without being asked at just that moment: it reads what was typed while it was at work, goes on by what was scheduled, and goes
+//! to work elsewhere.
 
 use std::fs;
 use std::io::Write;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use ah_agent_tests::agents::Agent;
 use ah_agent_tests::namespace::without_network;
 use ah_agent_tests::server::Server;
-use ah_agent_tests::world::World;
+use ah_agent_tests::world::{World, well};
 use serde_json::json;
 
 use crate::terminal::{at_home, until};
@@ -137,5 +137,48 @@ fn by_what_was_scheduled() {
         assert!(copy.lines().all(|line| said(line) != "check the build"), "{copy}");
         world.ah(["agent", "rewind"]);
         assert_eq!(world.read("a.txt"), None);
+    });
+}
+
+const ELSEWHERE: &str = "
+name: elsewhere
+aside: A title
+steps:
+  - prompt: One
+  - tool: {name: EnterWorktree, input: {name: feat}}
+  - tool: {name: Bash, input: {command: 'printf a1 > a.txt', description: Write}}
+  - say: Done.
+";
+
+#[test]
+fn in_a_work_tree_of_its_own() {
+    without_network("meanwhile::in_a_work_tree_of_its_own", || {
+        let agent = Agent::Claude;
+        if !agent.is_here() {
+            return;
+        }
+        let world = World::new();
+        agent.install(&world);
+        fs::write(world.path("work/.gitignore"), ".claude/worktrees/\n").unwrap();
+        for arguments in [&["init", "-q"][..], &["add", "."], &["commit", "-qm", "one"]] {
+            let mut git = world.command("git");
+            git.args(["-c", "user.name=a", "-c", "user.email=a@example.org"]).args(arguments);
+            well(&git.output().unwrap());
+        }
+        world.ah(["agent", "hooks", "install", "claude"]);
+        let server = Server::start(&world, agent, ELSEWHERE);
+        well(&agent.prompt(&world, &server, &[], "One").output().unwrap());
+        server.passed();
+        let all = moments(&world);
+        let at = world.path("work/.claude/worktrees/feat");
+        let bash = all.iter().find(|moment| moment.0["tool"]["name"] == "Bash").unwrap();
+        assert_eq!(bash.0["elsewhere"].as_str(), at.to_str(), "{all:#?}");
+        let mut told = String::new();
+        let wanted = format!("no files changed here, at work in {}", at.display());
+        let is_told = || {
+            told = world.ah(["timeline"]);
+            told.contains(&wanted)
+        };
+        until("what it did elsewhere is told", is_told, || {});
     });
 }

@@ -1,6 +1,7 @@
 //! `ah timeline`: what happened here, in order; what an agent did for a prompt stands below it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::path::Path;
 
 use ah_core::{
     Access, Event, EventBody, FaultKind, FilesChanged, Moment, MomentKind, MomentRecord, PromptGroup, SnapshotId,
@@ -91,6 +92,7 @@ fn table(report: &TimelineReport, app: &App) -> Table {
         let mark = marked.get(&snapshot.id).filter(|mark| mark.seq < event.seq);
         mark.is_some_and(|mark| snapshot.kind == SnapshotKind::Manual && mark.record.label == snapshot.label)
     };
+    let elsewhere = elsewhere(report);
     // The sessions whose rows stand below a prompt by now.
     let mut prompted: HashSet<&str> = HashSet::new();
     let mut table = Table::new(&["WHEN", "SESSION", "EVENT", "ID", "WHAT"]);
@@ -112,7 +114,7 @@ fn table(report: &TimelineReport, app: &App) -> Table {
             prompted.insert(event.session.as_str());
         }
         let below = !begins && prompted.contains(event.session.as_str());
-        let (name, id, what) = row(event, &moments, &report.left);
+        let (name, id, what) = row(event, &moments, &elsewhere, &report.left);
         table.row([
             Cell::from(time::relative(event.time, now)),
             Cell::from(event.session.as_str()),
@@ -124,8 +126,24 @@ fn table(report: &TimelineReport, app: &App) -> Table {
     table
 }
 
+/// Where else than in the workspace the agent was at work for a prompt, by the prompts' ids.
+fn elsewhere(report: &TimelineReport) -> HashMap<&str, &Path> {
+    let mut found = HashMap::new();
+    let mut current: HashMap<&str, &str> = HashMap::new();
+    for moment in &report.moments {
+        let (session, id) = (moment.session.as_str(), moment.record.id.as_str());
+        if moment.record.kind == MomentKind::Prompt {
+            current.insert(session, id);
+        }
+        if let (Some(at), Some(prompt)) = (&moment.record.elsewhere, current.get(session)) {
+            found.entry(*prompt).or_insert(at.as_path());
+        }
+    }
+    found
+}
+
 /// A moment for a person: what it was, which files changed, and why it cannot be gone back to exactly.
-fn about(moment: &MomentRecord) -> String {
+fn about(moment: &MomentRecord, elsewhere: Option<&Path>) -> String {
     let prompt =
         moment.prompt.as_ref().map(|prompt| format!("{:?}", prompt.split_whitespace().collect::<Vec<_>>().join(" ")));
     let tool = || {
@@ -138,7 +156,8 @@ fn about(moment: &MomentRecord) -> String {
         what = if what.is_empty() { more.clone() } else { format!("{what} - {more}") };
     };
     if let Some(files) = &moment.files {
-        add(changed(files));
+        let nothing = elsewhere.filter(|_| files.total == 0);
+        add(nothing.map_or_else(|| changed(files), |at| format!("no files changed here, at work in {}", at.display())));
     }
     match (&moment.snapshot, &moment.reason, moment.inexact) {
         (Some(_), Some(reason), true) => add(format!("inexact: {reason}")),
@@ -166,7 +185,12 @@ fn listed(files: &FilesChanged, one: &str, many: &str) -> String {
 }
 
 /// An event's name, the id that it is about, and the rest for a person.
-fn row(event: &Event, moments: &HashMap<&str, &Moment>, left: &BTreeSet<SnapshotId>) -> (Cell, String, String) {
+fn row(
+    event: &Event,
+    moments: &HashMap<&str, &Moment>,
+    elsewhere: &HashMap<&str, &Path>,
+    left: &BTreeSet<SnapshotId>,
+) -> (Cell, String, String) {
     let plain = |name: &str, id: &str, what: String| (Cell::from(name), id.to_owned(), what);
     match &event.body {
         EventBody::Snapshot { snapshot } => {
@@ -188,7 +212,7 @@ fn row(event: &Event, moments: &HashMap<&str, &Moment>, left: &BTreeSet<Snapshot
                 (true, false) => Cell::new(name, Style::Bold),
                 (false, false) => Cell::from(name),
             };
-            (name, moment.id.to_string(), about(moment))
+            (name, moment.id.to_string(), about(moment, elsewhere.get(moment.id.as_str()).copied()))
         }
         EventBody::MomentUpdate(update) => {
             let found = update.snapshot.as_ref().map(|id| format!("snapshot {id}"));

@@ -1,6 +1,7 @@
 //! Prompts that are not given as others are: those that nobody typed, and those that are typed while the agent is at work.
 
 use std::fs;
+use std::path::Path;
 
 use serde_json::{Value, json};
 
@@ -109,4 +110,48 @@ fn what_was_typed_in_a_conversation_that_goes_on_elsewhere_is_not_told_again() {
     let moments = settled(&world);
     let kinds: Vec<&str> = moments.iter().map(|moment| text(moment, "kind")).collect();
     assert_eq!(kinds, ["session-start", "prompt", "stop"], "{moments:#?}");
+}
+
+/// `/cd` and `EnterWorktree`: the events tell it by their `cwd`.
+#[test]
+fn what_an_agent_does_elsewhere_is_not_said_to_be_nothing() {
+    let world = World::on_git();
+    let agent = Agent::claude(&world, "s1");
+    let (inside, outside) = (world.root().join(".claude/worktrees/feat"), world.path("other"));
+    fs::create_dir_all(inside.join("src")).unwrap();
+    fs::write(inside.join(".git"), "gitdir: elsewhere\n").unwrap();
+    fs::create_dir(&outside).unwrap();
+    fs::create_dir(world.root().join("sub")).unwrap();
+    world.write(".gitignore", ".claude/worktrees/\n");
+    world.write("f", "zero");
+    let at_work = |text: &str, cwd: &Path| {
+        agent.call("UserPromptSubmit", json!({"prompt": text, "prompt_id": text, "cwd": world.root()}));
+        let tool = json!({"tool_name": "Bash", "tool_use_id": format!("t {text}"), "tool_response": {}, "cwd": cwd});
+        agent.call("PostToolUse", tool);
+        agent.call("Stop", json!({"cwd": cwd}));
+        settled(&world);
+    };
+    agent.start();
+    at_work("In a directory", &world.root().join("sub"));
+    at_work("In a work tree", &inside.join("src"));
+    at_work("Outside", &outside);
+    let moments = settled(&world);
+    let elsewhere: Vec<Option<&str>> = moments.iter().map(|moment| moment["elsewhere"].as_str()).collect();
+    let (inside, outside) = (inside.to_str(), outside.to_str());
+    assert_eq!(elsewhere, [None, None, None, None, None, inside, inside, None, outside, outside]);
+    let told = until("the files that each prompt changed", || {
+        let told = world.run(["timeline"]).stdout;
+        (told.matches("no files changed").count() == 3).then_some(told)
+    });
+    for (prompt, at) in [("In a work tree", inside), ("Outside", outside)] {
+        let wanted = format!("{prompt:?} - no files changed here, at work in {}", at.unwrap());
+        assert!(told.contains(&wanted), "{told}");
+    }
+    assert_eq!(told.matches("\"In a directory\" - no files changed\n").count(), 1, "{told}");
+    let notes = |reference: &str| {
+        let rewind = world.json("rewind", &["agent", "rewind", reference, "--files"]);
+        rewind["rewind"]["notes"].to_string()
+    };
+    let both = notes(text(&moments[1], "id"));
+    assert!(both.contains(inside.unwrap()) && both.contains(outside.unwrap()), "{both}");
 }

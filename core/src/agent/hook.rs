@@ -71,7 +71,7 @@ impl Engine {
         let own = process.as_ref().map(|process| process::of_session(event.agent, process));
         let (workspace, session) =
             self.session_of(event.agent.name(), &event.session_id, transcript, start, own.as_ref(), begins)?;
-        let call = Call { workspace: &workspace, session: &session, event, process };
+        let call = Call { workspace: &workspace, session: &session, event, start: context.start, process };
         call.answer()?;
         let time = self.settings().clock.now();
         let last = LastEvent { time, event: name_of(&event.kind).to_owned(), session: session.clone() };
@@ -146,6 +146,7 @@ pub(super) struct Call<'a> {
     pub(super) workspace: &'a Workspace,
     pub(super) session: &'a SessionName,
     event: &'a HookEvent,
+    start: Option<&'a Path>,
     process: Option<Holder>,
 }
 
@@ -311,6 +312,24 @@ impl Call<'_> {
         found.unwrap_or_default()
     }
 
+    /// Where the agent is at work now, if that is not the workspace as such: a directory outside, or a work tree inside that has its own Git. Where it started
+    /// it is at work in the workspace.
+    fn elsewhere(&self) -> Option<PathBuf> {
+        let (cwd, workspace) = (&*self.event.cwd, self.workspace);
+        if Some(cwd) == self.start || cwd == workspace.root() || cwd == workspace.own_path() {
+            return None;
+        }
+        let is_inside = |at: &Path| at.starts_with(workspace.root()) || at.starts_with(workspace.own_path());
+        // It may be named through a link.
+        let at = if is_inside(cwd) { cwd.to_owned() } else { cwd.canonicalize().unwrap_or_else(|_| cwd.to_owned()) };
+        if !is_inside(&at) {
+            return Some(cwd.to_owned());
+        }
+        let below = at.ancestors().take_while(|at| *at != workspace.root() && *at != workspace.own_path());
+        let mut below = below.take_while(|at| Some(*at) != self.start);
+        below.find(|at| at.join(".git").symlink_metadata().is_ok()).map(Path::to_owned)
+    }
+
     fn moment(&self, kind: MomentKind) -> Result<()> {
         let event = self.event;
         let tool = event.tool.as_ref().map(|tool| MomentTool {
@@ -338,6 +357,7 @@ impl Call<'_> {
             follows,
             checkpoint: event.checkpoint.clone(),
             recording: None,
+            elsewhere: self.elsewhere(),
             agent: Some(event.agent),
             ..NewMoment::new(kind)
         };

@@ -17,6 +17,7 @@ mod trying;
 pub(crate) mod unlisted;
 
 use std::cell::RefCell;
+use std::path::PathBuf;
 
 use ah_agents::Agent;
 use ah_plugin_api::{Durability, Error, ErrorKind, Result, SnapshotId};
@@ -68,6 +69,8 @@ pub struct NewMoment {
     pub prompt_id: Option<String>,
     /// Whether it is a prompt that was typed while the agent was at work.
     pub meanwhile: bool,
+    /// Where the agent is at work, if that is outside of the workspace, or another work tree in it.
+    pub elsewhere: Option<PathBuf>,
     /// Prompts that were typed while the agent was at work, and that this comes next to: what they changed is known when it has its snapshot.
     pub follows: Vec<SnapshotId>,
     /// The tool that ran.
@@ -98,6 +101,7 @@ impl NewMoment {
             prompt: None,
             prompt_id: None,
             meanwhile: false,
+            elsewhere: None,
             follows: Vec::new(),
             checkpoint: None,
             exit: None,
@@ -217,6 +221,7 @@ impl Workspace {
             prompt,
             prompt_id,
             meanwhile,
+            elsewhere,
             follows,
             tool,
             sub_agent,
@@ -236,6 +241,7 @@ impl Workspace {
             prompt,
             prompt_id: prompt_id.filter(|id| id.len() <= LABEL),
             meanwhile,
+            elsewhere,
             tool,
             sub_agent,
             transcript,

@@ -64,6 +64,9 @@ pub struct MomentRecord {
     /// Of a prompt: whether it was typed while the agent was at work, and read between two of its tools. The files are those of the moment before it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub meanwhile: bool,
+    /// Where the agent was at work, if that is outside of the workspace, or another work tree in it.
+    #[serde(with = "text::abs_option", default, skip_serializing_if = "Option::is_none")]
+    pub elsewhere: Option<PathBuf>,
     /// The tool that ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<MomentTool>,
@@ -99,6 +102,7 @@ impl MomentRecord {
             prompt_id: None,
             by_agent: false,
             meanwhile: false,
+            elsewhere: None,
             tool: None,
             sub_agent: None,
             transcript: None,

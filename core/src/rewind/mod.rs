@@ -196,6 +196,13 @@ impl Workspace {
                 others.iter().map(SessionName::as_str).collect::<Vec<_>>().join(", ")
             ));
         }
+        let elsewhere = if options.files { elsewhere_since(&state, &start.moment) } else { Vec::new() };
+        if !elsewhere.is_empty() {
+            notes.push(format!(
+                "since then the agent was at work in {}, too: what is not among the workspace's captured files stays there as it is",
+                elsewhere.join(", ")
+            ));
+        }
         let from = start.record();
         let conversation = rebuilt.map(|rebuilt| rebuilt.report);
         Ok(RewindReport { session, from, restore, conversation, notes })
@@ -350,4 +357,17 @@ impl Workspace {
         };
         Ok(prompts.take(most).map(record).collect())
     }
+}
+
+/// Where else than in the workspace a session's agent was at work from a moment on.
+fn elsewhere_since(state: &State, moment: &Moment) -> Vec<String> {
+    let since = state.moments.iter().filter(|at| at.session == moment.session && at.seq >= moment.seq);
+    let mut all: Vec<String> = Vec::new();
+    for at in since.filter_map(|at| at.record.elsewhere.as_ref()) {
+        let at = at.display().to_string();
+        if !all.contains(&at) {
+            all.push(at);
+        }
+    }
+    all
 }

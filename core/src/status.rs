@@ -10,7 +10,7 @@ use crate::attend::{Standing, is_dead, standing_at};
 use crate::branch::{self, BranchFile, BranchRecord};
 use crate::engine::{Access, Engine};
 use crate::ids::{BranchId, WorkspaceId};
-use crate::moments::{Trying, told};
+use crate::moments::{Moment, Trying, told};
 use crate::notice::{Notice, NoticeKind};
 use crate::providers::RefusedPlugin;
 use crate::record::{SnapshotKind, SnapshotRecord};
@@ -19,6 +19,7 @@ use crate::restore::InterruptedRestore;
 use crate::seek::{self, LeaseRecord};
 use crate::select::Candidate;
 use crate::session::{self, SessionRecord};
+use crate::state::State;
 use crate::text;
 use crate::timeline::{Event, EventBody};
 use crate::workspace::Workspace;
@@ -259,6 +260,7 @@ impl Status {
         self.first_commit.clone_from(&workspace.record.first_commit);
         self.branch = branch::of_workspace(workspace.engine.home(), workspace.record.branch.as_ref())?;
         self.sessions = session::list(&workspace.folder())?;
+        tell_of_elsewhere(workspace, &state, &self.sessions);
         self.snapshots = state.snapshots.len() as u64;
         self.latest = state.snapshots.iter().rev().find(|snapshot| snapshot.counts()).cloned();
         let by_itself = self.latest.as_ref().filter(|latest| latest.kind == SnapshotKind::Auto);
@@ -271,6 +273,22 @@ impl Status {
         self.stopped = Trying::stopped(workspace).map(|trying| trying.told());
         self.paused = workspace.is_paused();
         Ok(())
+    }
+}
+
+/// Of agents that have not ended and are at work elsewhere than in the workspace, by what they did last.
+fn tell_of_elsewhere(workspace: &Workspace, state: &State, sessions: &[SessionRecord]) {
+    for session in sessions.iter().filter(|session| session.ended.is_none()) {
+        let is_its = |moment: &&Moment| moment.session == session.name && moment.record.is_an_agents();
+        let mut calls = state.moments.iter().rev().filter(is_its).filter(|moment| !moment.record.meanwhile);
+        if let Some(at) = calls.next().and_then(|moment| moment.record.elsewhere.as_ref()) {
+            let message = format!(
+                "the agent of {} is at work in {}: what it does there is kept only as far as it is among the captured files of this workspace",
+                session.name,
+                at.display()
+            );
+            workspace.engine.notify(Notice::new(NoticeKind::Other, message));
+        }
     }
 }
 

@@ -148,10 +148,15 @@ fn what_an_agent_does_elsewhere_is_not_said_to_be_nothing() {
         assert!(told.contains(&wanted), "{told}");
     }
     assert_eq!(told.matches("\"In a directory\" - no files changed\n").count(), 1, "{told}");
+    let status = world.run(["agent", "fs", "status"]);
+    let said = status.stderr.lines().filter(|line| line.contains("is at work in")).collect::<Vec<_>>();
+    assert!(said.len() == 1 && said[0].contains(outside.unwrap()), "{status:?}");
     let notes = |reference: &str| {
         let rewind = world.json("rewind", &["agent", "rewind", reference, "--files"]);
         rewind["rewind"]["notes"].to_string()
     };
     let both = notes(text(&moments[1], "id"));
     assert!(both.contains(inside.unwrap()) && both.contains(outside.unwrap()), "{both}");
+    agent.end();
+    assert!(!world.run(["agent", "fs", "status"]).stderr.contains("is at work in"));
 }

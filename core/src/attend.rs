@@ -16,10 +16,12 @@ use crate::engine::Engine;
 use crate::fsio;
 use crate::home::Home;
 use crate::ids::WorkspaceId;
+use crate::lock::Lock;
 use crate::moments::told;
 use crate::mounts;
 use crate::notice::{Notice, NoticeKind};
 use crate::open::absolute;
+use crate::place;
 use crate::registry::{Identity, Index, WorkspaceRecord};
 use crate::text;
 use crate::workspace::Workspace;
@@ -29,6 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// So many commands are named.
 const AT_A_GLANCE: usize = 5;
+
+const NOT_THERE: &str = "is not mounted";
 
 impl Engine {
     /// Has those of `branches` mounted again that should be and are not. Gives whether there were any; what could not be done is a notice.
@@ -133,7 +137,7 @@ impl Engine {
             }
             any = true;
             let root = record.path.clone();
-            let called = self.call(&self.handle(record.clone(), root.clone()), &provider);
+            let called = self.ask(&self.handle(record.clone(), root.clone()), &provider);
             let how = match standing_at(&root) {
                 Standing::There => continue,
                 Standing::Silent => "does not answer",
@@ -141,18 +145,29 @@ impl Engine {
                 Standing::Unmounted if called.is_ok() && !is_dead(&root) && !is_stand_in(&root.join(NOT_MOUNTED)) => {
                     continue;
                 }
-                Standing::Unmounted => "is not mounted",
+                Standing::Unmounted => NOT_THERE,
             };
             let message = format!("the workspace {} {how}: {provider} keeps it", root.display());
-            if let (Ok(()), Some(hint)) = (&called, self.original_has_it()) {
+            if let (Ok(_), Some(hint)) = (&called, self.original_has_it()) {
                 return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(hint));
             }
             return Err(match called {
-                Ok(()) if !is_dead(&root) && holds_work(&root) => Error::new(ErrorKind::FailedPrecondition, message)
+                // It was given up: what is there is somebody's.
+                Ok(Keeps::Nothing) if how == NOT_THERE && holds_work(&root) => continue,
+                Ok(Keeps::Nothing) if how == NOT_THERE => {
+                    let message = format!("the workspace {} {how}: {provider} keeps nothing of it", root.display());
+                    let left = format!(
+                        "`umount {}` takes away what is left of it, then repeat",
+                        text::shell(root.as_os_str())
+                    );
+                    let hint = if is_dead(&root) { left } else { place::way_out(&root) };
+                    Error::new(ErrorKind::FailedPrecondition, message).with_hint(hint)
+                }
+                Ok(_) if !is_dead(&root) && holds_work(&root) => Error::new(ErrorKind::FailedPrecondition, message)
                     .with_hint(
                         "somebody has put files in its place, beside NOT-MOUNTED.txt: move them away, then repeat",
                     ),
-                Ok(()) => Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
+                Ok(_) => Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
                     "repeat it; give a folder above it its old name if that was changed; {}/log says more",
                     text::shell(self.handle(record, root).store_path(&provider).as_os_str())
                 )),
@@ -246,11 +261,19 @@ impl Engine {
 
     /// Any call does: a provider whose process is started mounts first.
     pub(crate) fn call(&self, workspace: &Workspace, provider: &ProviderName) -> Result<()> {
+        self.ask(workspace, provider).map(drop)
+    }
+
+    /// The same; gives whether anything that is worked in lies in its store.
+    fn ask(&self, workspace: &Workspace, provider: &ProviderName) -> Result<Keeps> {
         let served = workspace.serve(provider)?;
         let request = ReclaimRequest { auto: true, forgotten: Vec::new() };
         let dir = workspace.dir_that_answers();
         let place = dir.as_ref().map_or(served.place(), |dir| served.place().with_workspace(dir));
-        served.provider.reclaim(&place, &request, &workspace.context()).map(|_| ())
+        let reclaimed = served.provider.reclaim(&place, &request, &workspace.context())?;
+        // Who converts it at this moment has nothing there yet.
+        let is_free = || !matches!(Lock::try_take(&workspace.folder().join("restore.lock"), true), Ok(None));
+        Ok(if reclaimed.held.is_empty() && is_free() { Keeps::Nothing } else { Keeps::Something })
     }
 }
 
@@ -260,6 +283,13 @@ impl Workspace {
         // What is at the place of one that another one was moved to is that one's.
         (!self.record.displaced && answers(&self.root)).then(|| self.open_dir().ok()).flatten()
     }
+}
+
+/// What a provider says of its store.
+enum Keeps {
+    /// Neither a branch nor a workspace is in it.
+    Nothing,
+    Something,
 }
 
 /// How a branch stands, or a workspace that a provider mounts.

@@ -43,6 +43,7 @@ mod moments;
 mod mounts;
 mod notice;
 mod open;
+mod place;
 mod providers;
 mod prune;
 mod record;

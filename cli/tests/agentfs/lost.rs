@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::convert::{end, text};
+use crate::given_up::is_open;
 use crate::support::bench::{Bench, until};
 use crate::support::{Ran, User};
 
@@ -121,7 +122,7 @@ fn a_workspace_that_was_only_moved_is_not_written_off() {
 }
 
 /// A workspace with a snapshot by another provider, behind AgentFS since, with one more and something that no snapshot has; its service has ended.
-fn kept(bench: &Bench) -> PathBuf {
+pub(crate) fn kept(bench: &Bench) -> PathBuf {
     let root = bench.0.root();
     bench.at(&root, &["snapshot", "-m", "before"]);
     bench.at(&root, &["convert"]);
@@ -154,7 +155,7 @@ fn damage(file: &Path, at: usize) {
 }
 
 /// What the check says that hints name.
-fn fsck(bench: &Bench, arguments: &str) -> String {
+pub(crate) fn fsck(bench: &Bench, arguments: &str) -> String {
     let programs = Path::new(env!("CARGO_BIN_EXE_ah")).parent().unwrap().display();
     bench.sh(&format!("PATH={programs}:$PATH; ah-agentfsd --fsck {arguments}"))
 }
@@ -447,11 +448,6 @@ fn a_workspace_whose_place_has_something_is_given_up_as_that_is() {
             refused.stderr
         };
         let told = |said: &str| said.contains(before.to_str().unwrap()) && !said.contains("mv -T");
-        // What was put aside before is in nobody's way.
-        let left = bench.0.path(".ah-left-w");
-        fs::create_dir(&left).unwrap();
-        assert!(told(&refused(&["rm", "--all", "--force"])));
-        fs::remove_dir(&left).unwrap();
         // A copy of the home gives up nothing that is another's.
         let copy = bench.copy_of_state();
         let mut command = bench.0.command(["-C", root.to_str().unwrap(), "agent", "fs", "rm", "--all", "--force"]);
@@ -477,6 +473,7 @@ fn a_workspace_whose_place_has_something_is_given_up_as_that_is() {
             (text(bench, "own"), bench.sh(&format!("cat {}/f", before.display()))),
             ("own".into(), "one".into())
         );
+        is_open(bench);
     });
 }
 

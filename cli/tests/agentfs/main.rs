@@ -4,6 +4,7 @@
 
 mod below;
 mod convert;
+mod given_up;
 mod lost;
 mod removal;
 mod service;

@@ -50,14 +50,21 @@ fn give_up(home: &Dir) -> Option<(String, String)> {
     let before = behind.as_ref().map_or_else(|| written(home), Behind::beside);
     let forget_alone = format!("{guard} && {forget}");
     let Some(before) = before else { return Some((String::new(), forget_alone)) };
+    let at = behind.filter(|behind| behind.taken_back != Some(true)).map(|behind| behind.at());
     if !is_there(&before).ok()? {
         // Its disk may be away: once that is given up nobody else knows.
-        let was =
-            format!(" (what the workspace was before `convert` was at {}, and is not there now)", before.display());
-        return Some((was, forget_alone));
+        let was = format!("what the workspace was before `convert` was at {}, and is not there now", before.display());
+        // What stands in for it would be taken for something that is kept.
+        return Some(match at.filter(|at| stands_in(at) == Some(true)) {
+            Some(at) => {
+                let way = format!("{} && mkdir -m 700 {}", make_way(&at)?, typed(&at));
+                (format!(", and the workspace is an empty directory ({was})"), format!("{guard} && {way} && {forget}"))
+            }
+            None => (format!(" ({was})"), forget_alone),
+        });
     }
     // Nothing else is done in a workspace that is behind it, until that has its own directory again.
-    if let Some(at) = behind.filter(|behind| behind.taken_back != Some(true)).map(|behind| behind.at())
+    if let Some(at) = at
         && let Some(way) = make_way(&at)
     {
         let becomes = ", and the workspace is what it was before `convert`, but shut to others until `chmod` opens it";
@@ -93,7 +100,7 @@ pub(crate) fn branch_gone(behind: &Behind) -> Error {
 }
 
 /// What is typed to clear the place of a workspace that is not mounted, for a directory to come there. None where something else is there than what stands in
-/// for it, or what somebody has put aside before.
+/// for it.
 fn make_way(at: &Path) -> Option<String> {
     if !is_there(at).ok()? {
         return Some("cd /".to_owned());
@@ -103,9 +110,23 @@ fn make_way(at: &Path) -> Option<String> {
         return Some(format!("cd / && rmdir {place}"));
     }
     // What is mounted by then stays, too: the system gives it no other name.
-    let aside = path_beside(at, &[OsStr::new(LEFT), at.file_name()?].into_iter().collect::<OsString>());
-    let way = format!("test -f {stands} && cd / && mkdir {0} && mv -T {place} {0}", typed(&aside));
-    (!is_there(&aside).ok()?).then_some(way)
+    let aside: OsString = [OsStr::new(LEFT), at.file_name()?].into_iter().collect();
+    let aside = free(&path_beside(at, &aside))?;
+    Some(format!("test -f {stands} && cd / && mkdir {0} && mv -T {place} {0}", typed(&aside)))
+}
+
+/// A path for what is put aside, where nothing is: that one, or with a number behind it.
+fn free(first: &Path) -> Option<PathBuf> {
+    for number in 1.. {
+        let mut path = first.as_os_str().to_owned();
+        if number > 1 {
+            path.push(format!("-{number}"));
+        }
+        if !is_there(Path::new(&path)).ok()? {
+            return Some(path.into());
+        }
+    }
+    None
 }
 
 /// Where what lies behind a workspace is, by what is written down of the directory that was branched.
@@ -170,6 +191,8 @@ mod tests {
             let behind = Behind::anew(1, &at);
             behind.write(&home).unwrap();
             put(&at, said_at);
+            // What was put aside before is in nobody's way.
+            fs::create_dir(temp.path().join(".ah-left-w")).unwrap();
             let hint = if is_tree { tree_gone(&home) } else { branch_gone(&behind).hint.unwrap() };
             let line = hint.split('`').find(|said| said.contains(" && ")).unwrap();
             let types = || {
@@ -189,6 +212,27 @@ mod tests {
             }
             types();
             assert!(is_kept() && (!is_back || fs::read(at.join("f")).unwrap() == b"since"), "{told}");
+        }
+    }
+
+    #[test]
+    fn who_gives_up_a_workspace_of_which_nothing_is_left_has_an_empty_directory_there() {
+        for state in STATES {
+            let temp = tempfile::tempdir().unwrap();
+            let [at, home] = ["w", "home"].map(|name| temp.path().join(name));
+            fs::create_dir(&home).unwrap();
+            let home = Dir::open(home).unwrap();
+            Shelf::make(&home, None).unwrap();
+            fs::write(home.path().join(LOWER), temp.path().join(".ah-behind-w").as_os_str().as_bytes()).unwrap();
+            Behind::anew(1, &at).write(&home).unwrap();
+            put(&at, state);
+            let hint = tree_gone(&home);
+            let line = hint.split('`').find(|said| said.contains(" && ")).unwrap();
+            assert!(Command::new("sh").args(["-c", line]).status().unwrap().success(), "{line}");
+            assert!(!home.path().join(SINCE).exists() && !home.path().join(LOWER).exists());
+            let names = |at: &Path| fs::read_dir(at).map_or(0, Iterator::count);
+            let stays = if state == [NOT_MOUNTED] || state == ["absent"] { 0 } else { state.len() };
+            assert_eq!(names(&at), stays, "{state:?}: {line}");
         }
     }
 }

@@ -1,0 +1,47 @@
+//! How the place of a workspace that a provider mounted there becomes a directory again, where nobody has anything to mount there any more.
+//!
+//! What is printed may be typed at any time, and more than once. So nothing in it removes or overwrites anything: each step is taken only after the one before, and the
+//! first ones fail where it is not as it was.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use ah_plugin_api::{BEHIND, NOT_MOUNTED};
+
+use crate::seek::is_there;
+use crate::text;
+
+/// What begins the name of what is put aside beside a workspace.
+const ASIDE: &str = ".ah-left-";
+
+/// What is typed where only what stands in for the workspace is at `root`. What lies beside it under the name of what it was before `convert` comes back there.
+pub(crate) fn way_out(root: &Path) -> String {
+    let typed = |path: &Path| text::shell(path.as_os_str());
+    let (place, stands, aside) = (typed(root), typed(&root.join(NOT_MOUNTED)), typed(&free(root)));
+    let clear = format!("test -f {stands} && cd / && mkdir {aside} && mv -T {place} {aside}");
+    let before = beside(root, BEHIND);
+    match is_there(&before) {
+        true => format!(
+            "what it was before `convert` is {0}: `{clear} && mv -T {0} {place}` puts that back, without what was written since, and shut to others until `chmod` opens it",
+            typed(&before)
+        ),
+        false => format!("`{clear} && mkdir -m 700 {place}` puts an empty directory there"),
+    }
+}
+
+/// The path beside `root` with that before its name.
+pub(crate) fn beside(root: &Path, before: &str) -> PathBuf {
+    let name: OsString = [before.as_ref(), root.file_name().unwrap_or_default()].into_iter().collect();
+    root.with_file_name(name)
+}
+
+/// One for what stands in for it, where nothing is.
+fn free(root: &Path) -> PathBuf {
+    let first = beside(root, ASIDE);
+    let numbered = |number: u32| {
+        let mut name = first.clone().into_os_string();
+        name.push(format!("-{number}"));
+        PathBuf::from(name)
+    };
+    std::iter::once(first.clone()).chain((2..).map(numbered)).find(|path| !is_there(path)).unwrap_or(first)
+}

@@ -313,6 +313,14 @@ impl Engine {
         };
         let cannot = |e: std::io::Error| {
             let failed = fsio::failed("find", path, &e);
+            if let (std::io::ErrorKind::NotConnected, Some(mount)) = (e.kind(), mounts::served(path)) {
+                let message =
+                    format!("what served {} has ended, and nothing that is known here has it", mount.display());
+                return failed.context(message).with_hint(format!(
+                    "if it is of another AH_HOME, use that; else `umount {}` takes away what is left of it, then repeat",
+                    text::shell(mount.as_os_str())
+                ));
+            }
             if e.kind() != std::io::ErrorKind::TimedOut {
                 return failed.with_hint("name an existing directory with `-C DIR`");
             }

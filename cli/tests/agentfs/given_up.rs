@@ -63,3 +63,40 @@ fn where_nothing_is_kept_of_a_workspace_it_is_said_how_it_comes_back() {
         is_open(bench);
     });
 }
+
+#[test]
+fn a_tree_that_is_gone_is_told_also_where_what_served_it_was_killed() {
+    Bench::each_plain(|bench| {
+        let (root, home) = (bench.0.root(), kept(bench));
+        bench.at(&root, &["status"]);
+        bench.kill_services();
+        fs::rename(home.join("tree"), home.join("aside")).unwrap();
+        let mut give_up = String::new();
+        for words in [&["status"][..], &["gc"], &["snapshot"], &["convert", "--back"], &["rm", "--all"]] {
+            let refused = bench.ran(&root, words);
+            assert!(refused.code != 0 && refused.stderr.contains("/tree is not there"), "{words:?}: {refused:?}");
+            let line = refused.stderr.split('`').find(|said| said.contains("mv -T"));
+            give_up = line.unwrap_or_else(|| panic!("{words:?}: {refused:?}")).to_owned();
+        }
+        bench.sh(&give_up);
+        is_open(bench);
+        assert_eq!(text(bench, "f"), "one");
+    });
+}
+
+#[test]
+fn what_was_mounted_by_a_home_that_is_gone_is_taken_away_as_the_hint_says() {
+    Bench::each_plain(|bench| {
+        let root = bench.0.root();
+        bench.at(&root, &["convert"]);
+        bench.kill_services();
+        fs::rename(bench.0.path("state"), bench.0.path("latest")).unwrap();
+        let refused = bench.ran(&root, &["status"]);
+        assert!(refused.code != 0 && refused.stderr.contains("another AH_HOME"), "{refused:?}");
+        let unmount = refused.stderr.split('`').find(|said| said.starts_with("umount "));
+        bench.sh(unmount.unwrap_or_else(|| panic!("{refused:?}")));
+        assert!(bench.mounts().is_empty());
+        let refused = bench.ran(&root, &["status"]);
+        assert!(refused.code == 4 && refused.stderr.contains(".ah-behind-w "), "{refused:?}");
+    });
+}

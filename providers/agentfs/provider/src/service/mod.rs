@@ -9,6 +9,7 @@
 //! - `diff` asks the tree what changed; `below` tells what somebody changed in the directory that was branched.
 //! - `fsck` checks the tree of a home that is not served.
 //! - `mourner` is a process that sees to it that a killed service comes to its end.
+//! - `order` finishes or undoes what killed callers left, and gives space back.
 //! - `record` is what travels with snapshots and branches, `tree` reads snapshots by paths, `usage` says what they hold.
 //!
 //! **After a kill**, or the machine's: what is in the tree says which branches there are and where; files in `views` say it of views. They are
@@ -25,6 +26,7 @@ mod lower;
 mod mounted;
 mod mourner;
 mod opened;
+mod order;
 mod record;
 mod settle;
 mod stand_in;
@@ -32,7 +34,7 @@ mod standing;
 mod tree;
 mod usage;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, TryLockResult,
@@ -42,8 +44,8 @@ use std::time::Duration;
 use ah_agentfs::{Class, SnapshotId as Number};
 use ah_plugin_api::{
     Changes, CloneRequest, Context, ConvertRequest, Converted, Description, DestroyRequest, DiffRequest, Dir, Done,
-    Durability, Entry, Error, ErrorKind, FileName, ListRequest, LogLevel, LookupRequest, Mode, MountRequest, Place,
-    Probe, ProbeRequest, Provider, ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Reference, Result, Snapshot,
+    Durability, Entry, Error, ErrorKind, ListRequest, LogLevel, LookupRequest, Mode, MountRequest, Place, Probe,
+    ProbeRequest, Provider, ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Reference, Result, Snapshot,
     SnapshotRef, SnapshotRequest, UnmountRequest, Usage, UsageRequest, View, WritableClone,
 };
 use ah_provider_directory::KeptMounts;
@@ -53,7 +55,7 @@ use crate::home::{self, Shelf, Shown};
 use mounted::{What, make_folder, remove_folder};
 use opened::{Known, Open};
 use record::{PlaceLabel, SnapshotLabel};
-use standing::{Grown, names_in};
+use standing::Grown;
 
 pub use fsck::fsck;
 pub use listen::{run, start};
@@ -509,75 +511,6 @@ impl Provider for Service {
             .ok_or_else(|| Error::new(ErrorKind::InvalidArgument, "a store without a shelf"))?
             .fits(None)?;
         self.put_behind(place.need_workspace()?, &shelf, cx)
-    }
-}
-
-impl Service {
-    fn put_in_order(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
-        // What could not be opened may be by now, and who works where a directory was moved to has it found again.
-        if let Some(workspace) = place.workspace
-            && Shown::around(workspace)?.is_none()
-        {
-            let again = match self.current() {
-                Some(open) => self.is_back(&open, &crate::home::path_of(workspace)?),
-                None => lock(&self.closed).is_some(),
-            };
-            if again {
-                self.for_lower(workspace, cx)?;
-            }
-        }
-        self.open_if_it_can_be(cx)?;
-        let Some((open, shelf)) = self.kept(place.store, cx)? else { return Ok(Reclaimed::default()) };
-        if open.bears(&shelf) {
-            // On a disk that is full, the next one does.
-            let _ = shelf.keep(place.store);
-        }
-        self.settle(&open, cx);
-        self.mount_again(&open);
-        let mut reclaimed = Reclaimed::default();
-        // What a killed caller had begun is whole or undone by then.
-        let held = if request.auto && request.forgotten.is_empty() { None } else { Some(alone(&open.making, cx)?) };
-        if let Some(target) = place.target {
-            let target = home::path_of(target)?;
-            let is_forgotten = |at: &Path| {
-                at.parent() == Some(&target)
-                    && request.forgotten.iter().any(|name: &FileName| Some(name.as_os_str()) == at.file_name())
-            };
-            for branch in open.tree.branches() {
-                cx.check_cancelled()?;
-                let Ok(label) = PlaceLabel::decode(&branch.label) else { continue };
-                let at = label.at();
-                if label.shelf == shelf.key && is_forgotten(&at) {
-                    Self::remove_branch(&open, branch.id, &at, cx)?;
-                    reclaimed
-                        .actions
-                        .push(format!("took away the branch {} that nobody asked for any more", at.display()));
-                }
-            }
-            for name in names_in(&self.views()?)? {
-                cx.check_cancelled()?;
-                let Ok(Some(label)) = self.view_label(&name) else { continue };
-                let at = label.at();
-                if label.shelf == shelf.key && is_forgotten(&at) {
-                    self.unmount_view(&open, &name, &label)?;
-                    reclaimed
-                        .actions
-                        .push(format!("took away the view {} that nobody asked for any more", at.display()));
-                }
-            }
-        }
-        drop(held);
-        if shelf.home.is_none() {
-            reclaimed.held = self.references(&open.tree)?;
-        }
-        let before = open.tree.used();
-        if !request.auto {
-            reclaimed.actions.extend(self.drop_what_lay_behind(&open, cx)?);
-            Self::tell_what_is_left(&open, cx);
-            open.tree.reclaim().map_err(|e| fail("cannot give space back", &e))?;
-            reclaimed.bytes = before.saturating_sub(open.tree.used());
-        }
-        Ok(reclaimed)
     }
 }
 

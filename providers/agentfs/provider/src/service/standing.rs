@@ -121,8 +121,8 @@ impl Service {
         again
     }
 
-    /// Takes away mounts of a service that is gone, where a folder above them was renamed since.
-    fn clear_strays(&self, mounted: &Mounted) {
+    /// Takes away mounts of a service that is gone, wherever they are: a folder above them may have been renamed since, and the tree that they show be gone.
+    pub(super) fn clear_strays(&self, mounted: &Mounted) {
         let Ok(mounts) = Mounts::read() else { return };
         let its = |mount: &&Mount| Shown::parse(&mount.source).is_some_and(|shown| shown.home == self.path);
         for stray in mounts.iter().filter(its).filter(|mount| !mounted.serves(&mount.device)) {

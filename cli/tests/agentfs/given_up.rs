@@ -85,6 +85,40 @@ fn a_tree_that_is_gone_is_told_also_where_what_served_it_was_killed() {
 }
 
 #[test]
+fn that_a_log_is_damaged_is_told_each_time() {
+    for is_killed in [false, true] {
+        Bench::each_plain(|bench| {
+            let (root, home) = (bench.0.root(), kept(bench));
+            if is_killed {
+                bench.at(&root, &["status"]);
+                bench.kill_services();
+            }
+            for log in fs::read_dir(home.join("tree/log")).unwrap() {
+                fs::File::options().write(true).open(log.unwrap().path()).unwrap().set_len(0).unwrap();
+            }
+            let mut bring_back = String::new();
+            for words in [&["-q", "snapshot"][..], &["snapshot"], &["status", "--json"], &["gc"]] {
+                let refused = bench.ran(&root, words);
+                let said = [&refused.stdout[..], &refused.stderr].concat();
+                assert!(refused.code == 4 && said.contains("its log is damaged"), "{words:?}: {refused:?}");
+                assert!(!said.contains("cut short") && !said.contains("repeat it"), "{words:?}: {refused:?}");
+                let line = said.split('`').find(|said| said.contains("test -f ") && said.contains("cp -aT"));
+                bring_back = line.unwrap_or_else(|| panic!("{words:?}: {refused:?}")).to_owned();
+            }
+            bench.sh(&bring_back);
+            assert_eq!((text(bench, "f"), text(bench, "mine")), ("one".into(), String::new()));
+            // Nothing of anybody's is where only what stood in for it is, and it is brought back already.
+            end(bench);
+            let told = bench.ran(&root, &["status"]);
+            assert!(told.code == 0 && !told.stderr.contains("has lost"), "{told:?}");
+            let told = bench.ran(&root, &["gc"]);
+            assert!(told.stderr.contains("has lost") && !told.stderr.contains(".ah-left-w"), "{told:?}");
+            is_open(bench);
+        });
+    }
+}
+
+#[test]
 fn what_was_mounted_by_a_home_that_is_gone_is_taken_away_as_the_hint_says() {
     Bench::each_plain(|bench| {
         let root = bench.0.root();

@@ -380,8 +380,10 @@ impl Service {
     /// Says where something lies beside the workspace that could not be put into it: who asked for the conversion may have been gone by then.
     pub(super) fn tell_what_is_left(open: &Open, cx: &Context<'_>) {
         let Some(at) = lock(&open.lower).clone() else { return };
-        for left in Around::of(&at).map(|around| around.left()).unwrap_or_default() {
-            let left = path_beside(&at, &left);
+        let left = Around::of(&at).map(|around| around.left()).unwrap_or_default();
+        let left = left.into_iter().map(|name| path_beside(&at, &name));
+        // Who brought back what the workspace was has put aside what stood in for it.
+        for left in left.filter(|left| stand_in::stands_in(left) != Some(true)) {
             let message =
                 "was written at the place of a workspace while that was not mounted, or `convert` was at work there";
             cx.log(LogLevel::Warn, &format!("what is in {} {message}: bring it home, or remove it", left.display()));

@@ -500,7 +500,7 @@ impl Provider for Service {
         // Who gives something back asks for no mount.
         let mounts = request.auto && request.forgotten.is_empty();
         let told = self.tell_unsettled(unsettled, mounts, cx);
-        reclaimed.and_then(|reclaimed| told.map(|()| reclaimed))
+        reclaimed.and_then(|reclaimed| told.and_then(|()| self.tell_lost(request, cx)).map(|()| reclaimed))
     }
 
     fn convert(&self, place: &Place<'_>, request: &ConvertRequest, cx: &Context<'_>) -> Result<Converted> {

@@ -307,6 +307,9 @@ impl Service {
         self.mount_again(&open);
         *self.open.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&open));
         *lock(&self.closed) = None;
+        if let Some(lost) = self.lost_branch() {
+            eprintln!("ah-agentfsd: {}", lost.told());
+        }
         Ok(open)
     }
 

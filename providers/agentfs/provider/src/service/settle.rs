@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use ah_agentfs::{BranchId, Workspace};
 use ah_agentfs_fuse::clear_dead;
-use ah_plugin_api::{Context, Error, ErrorKind, LogLevel, NOT_MOUNTED, Result, SnapshotId, text};
+use ah_plugin_api::{Context, Error, ErrorKind, LogLevel, NOT_MOUNTED, ReclaimRequest, Result, SnapshotId, text};
 
 use super::convert::converted;
 use super::mounted::What;
@@ -164,8 +164,7 @@ impl Service {
         let is_away = |open: &Open| {
             let Some((branch, at)) = converted(&open.tree) else { return false };
             // In this order: what is mounted would have to be asked by who answers it. Somebody's own directory in its place goes on being one.
-            !lock(&open.mounted).has(&What::Branch(branch.id))
-                && !matches!(at.join(NOT_MOUNTED).symlink_metadata(), Err(error) if error.kind() == io::ErrorKind::NotFound)
+            !lock(&open.mounted).has(&What::Branch(branch.id)) && is_away(&at)
         };
         match error {
             Some(error) if mounts && self.current().is_some_and(|open| is_away(&open)) => Err(error.context(UNSETTLED)),
@@ -185,7 +184,7 @@ impl Service {
         let note = Note::of(&self.home)?;
         let ends = note.as_ref().is_some_and(|note| note.back);
         let begun = note.filter(|note| !note.back);
-        let mut behind = match Behind::of(&self.home) {
+        let behind = match Behind::of(&self.home) {
             Err(error) if error.kind == ErrorKind::DataLoss => None,
             behind => behind?,
         };
@@ -201,7 +200,7 @@ impl Service {
                 }
                 _ => {
                     self.refuse_beneath_itself(&at)?;
-                    behind = Some(self.write_behind_anew(branch.id, &at)?);
+                    self.write_behind_anew(branch.id, &at)?;
                 }
             }
         }
@@ -215,25 +214,39 @@ impl Service {
                 untold.push(cut_short(&note.at(), true, true));
                 untold.append(&mut left);
             }
-            return Ok(());
         }
-        match behind {
-            Some(behind) if behind.taken_back == Some(false) && converted(&open.tree).is_none() => {
-                Err(lost::branch_gone(&behind))
+        Ok(())
+    }
+
+    /// Why a workspace that lies behind cannot be mounted, where the tree has lost its branch: nobody took it away.
+    pub(super) fn lost_branch(&self) -> Option<Lost> {
+        let open = self.current().filter(|_| self.original().is_none())?;
+        let behind = Behind::of(&self.home).ok()??;
+        let is_lost = behind.taken_back == Some(false) && converted(&open.tree).is_none();
+        // Who takes it back at this moment has the branch taken away.
+        let is_lost = is_lost && !matches!(Note::of(&self.home), Ok(Some(note)) if note.back);
+        is_lost.then(|| Lost { why: lost::branch_gone(&behind), is_away: is_away(&behind.at()) })
+    }
+
+    /// Tells the caller of that. An error for who asks to have the workspace mounted, unless a directory is in its place again: then who has things put in order
+    /// is warned.
+    pub(super) fn tell_lost(&self, request: &ReclaimRequest, cx: &Context<'_>) -> Result<()> {
+        let mounts = request.auto && request.forgotten.is_empty();
+        match self.lost_branch() {
+            Some(lost) if mounts && lost.is_away => Err(lost.why),
+            Some(lost) if !request.auto => {
+                cx.log(LogLevel::Warn, &lost.told());
+                Ok(())
             }
             _ => Ok(()),
         }
     }
 
     /// Writes down what the tree says of a workspace that lies behind, where that was lost. Since when nobody had anything to change there is not known any more.
-    fn write_behind_anew(&self, branch: BranchId, at: &Path) -> Result<Behind> {
-        let behind = Behind::anew(branch.0, at);
-        behind.write(&self.home)?;
-        eprintln!(
-            "ah-agentfsd: what was written down of the workspace {} was lost, and is anew",
-            behind.at().display()
-        );
-        Ok(behind)
+    fn write_behind_anew(&self, branch: BranchId, at: &Path) -> Result<()> {
+        Behind::anew(branch.0, at).write(&self.home)?;
+        eprintln!("ah-agentfsd: what was written down of the workspace {} was lost, and is anew", at.display());
+        Ok(())
     }
 
     /// Whether somebody began to take the workspace back, and is gone.
@@ -278,10 +291,32 @@ impl Service {
     }
 }
 
+/// A workspace that lies behind, and of which the branch is lost.
+pub(super) struct Lost {
+    why: Error,
+    /// Whether nothing but what stands in for it is in its place.
+    is_away: bool,
+}
+
+impl Lost {
+    pub(super) fn told(&self) -> String {
+        with_hint(&self.why)
+    }
+}
+
+/// Whether what stands in for a workspace is at its place, as far as can be told.
+fn is_away(at: &Path) -> bool {
+    !matches!(at.join(NOT_MOUNTED).symlink_metadata(), Err(error) if error.kind() == io::ErrorKind::NotFound)
+}
+
 /// What is said of one.
 pub(super) fn unsettled(error: &Error) -> String {
+    format!("{UNSETTLED}: {}", with_hint(error))
+}
+
+fn with_hint(error: &Error) -> String {
     let hint = error.hint.as_ref().map(|hint| format!(": {hint}")).unwrap_or_default();
-    format!("{UNSETTLED}: {}{hint}", error.message)
+    format!("{}{hint}", error.message)
 }
 
 /// What is written down of an error: with why.
@@ -295,7 +330,7 @@ mod tests {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use std::sync::{Arc, Mutex};
 
-    use ah_plugin_api::{Dir, FileName, Observer, Place, Provider, ReclaimRequest, Timestamp};
+    use ah_plugin_api::{Dir, FileName, Observer, Place, Provider, Timestamp};
 
     use super::super::record::PlaceLabel;
     use super::*;

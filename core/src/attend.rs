@@ -231,19 +231,30 @@ impl Engine {
             let hint = format!("give the folder above it its old name: it was {}", gone.join(" or "));
             return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(hint));
         }
+        // Beside what was moved with its folder that lies, too: who knows it is named before.
+        let out = place::way_out(root);
         let typed = |path: &Path| text::shell(path.as_os_str());
         let mut ways: Vec<_> = mounted.iter().map(|record| format!("`ah -C {}`", typed(&record.path))).collect();
         let branches = branch::all(self.home())?.into_iter().filter(|branch| branch.mounted);
         let origins: BTreeSet<_> = branches.map(|branch| branch.record.origin_now(self.home())).collect();
-        ways.extend(origins.iter().map(|origin| format!("`ah -C {} agent fs branches`", typed(origin))));
+        // What is typed in this very place is refused as this is.
+        ways.extend(
+            origins
+                .iter()
+                .filter(|origin| *origin != root)
+                .map(|origin| format!("`ah -C {} agent fs branches`", typed(origin))),
+        );
         let more = ways.len().saturating_sub(AT_A_GLANCE);
         ways.truncate(AT_A_GLANCE);
         let more = if more > 0 { format!(", or one of {more} more") } else { String::new() };
         Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(match ways.is_empty() {
-            true => {
-                "nothing that is known here would be mounted there: look for what was in another AH_HOME".to_owned()
-            }
-            false => format!("it was moved from the place of what is mounted: {}{more}", ways.join(" or ")),
+            true => format!(
+                "nothing that is known here would be mounted there: if it was in another AH_HOME, or a later copy of this one, use that; if that is gone, {out}"
+            ),
+            false => format!(
+                "it was moved from the place of what is mounted: {}{more}; if it is none of these, and of no other AH_HOME, {out}",
+                ways.join(" or ")
+            ),
         }))
     }
 

@@ -101,6 +101,9 @@ impl Workspace {
             self.append(&self.writing_session(), body, Durability::Durable)?;
         }
         self.engine.note_mounted(&self.id, converted.mounted.then(|| served.name.clone()))?;
+        if converted.changed && converted.mounted {
+            self.engine.note_behind(&self.id, self.record.identity)?;
+        }
         let mut notes = converted.notes;
         // By what is there now, which is not what this one was opened for. It is done: what cannot be told of it is no error.
         let here = self.engine.workspace(&self.root, Access::Existing);

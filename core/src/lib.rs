@@ -41,6 +41,7 @@ mod list;
 mod lock;
 mod moments;
 mod mounts;
+mod noted;
 mod notice;
 mod open;
 mod place;

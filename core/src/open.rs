@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
-use ah_plugin_api::{Durability, Error, ErrorKind, ProviderName, Result};
+use ah_plugin_api::{Durability, Error, ErrorKind, Result};
 
 use crate::attend::{is_dead, is_place, look_alive};
 use crate::background;
@@ -416,6 +416,7 @@ impl Engine {
             created,
             branch,
             mounted_by: None,
+            lies_behind: None,
             first_commit: None,
         };
         let folder = self.home().workspace(record.id.as_str());
@@ -460,34 +461,6 @@ impl Engine {
             }
         }
         Ok(())
-    }
-
-    /// Writes down a workspace's repository by its first commit.
-    pub(crate) fn note_first_commit(&self, id: &WorkspaceId, first: &str) -> Result<()> {
-        let _lock = self.lock_registry()?;
-        self.rewrite(id, |record| record.first_commit = Some(first.to_owned())).map(drop)
-    }
-
-    /// Writes down that another directory is in a workspace's place.
-    pub(crate) fn note_identity(&self, id: &WorkspaceId, identity: Identity) -> Result<()> {
-        let _lock = self.lock_registry()?;
-        self.rewrite(id, |record| record.identity = identity).map(drop)
-    }
-
-    /// Writes down which provider mounts a workspace's directory, or is about to.
-    pub(crate) fn note_mounted(&self, id: &WorkspaceId, by: Option<ProviderName>) -> Result<()> {
-        let _lock = self.lock_registry()?;
-        self.rewrite(id, |record| record.mounted_by = by).map(drop)
-    }
-
-    fn rewrite(&self, id: &WorkspaceId, change: impl FnOnce(&mut WorkspaceRecord)) -> Result<WorkspaceRecord> {
-        let Some(mut doc) = registry::load(self.home(), id.as_str())? else {
-            return Err(removed());
-        };
-        change(&mut doc.value);
-        registry::save(self.home(), &doc)?;
-        Index::refresh(self.home())?;
-        Ok(doc.value)
     }
 
     fn moved(&self, record: WorkspaceRecord, from: &Path, to: PathBuf, change: WorkspaceChange) -> Result<Workspace> {
@@ -550,7 +523,7 @@ fn nothing_can_be_written(error: &Error) -> bool {
     error.errno.is_some_and(|errno| full.contains(&errno))
 }
 
-fn removed() -> Error {
+pub(crate) fn removed() -> Error {
     Error::new(ErrorKind::Conflict, "the workspace was removed this moment").with_hint("repeat the command")
 }
 

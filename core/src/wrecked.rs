@@ -142,6 +142,10 @@ pub(crate) fn holds_repositories(served: &Served) -> bool {
 impl Workspace {
     /// Tells of a repository that a snapshot knows and that is none any more, and of submodules that lost theirs; of one that is gone not once somebody took a snapshot without it.
     pub(crate) fn tell_of_wreck(&self, state: &State, workspace: &Dir) {
+        // It is where the rest is then, and comes back with that.
+        if self.record.lacks_behind() {
+            return;
+        }
         let Some(wreck) = Wreck::of(workspace) else {
             for submodule in Submodule::broken(workspace) {
                 let notice = Notice::new(NoticeKind::Other, submodule.told());

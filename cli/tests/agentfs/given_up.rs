@@ -119,6 +119,72 @@ fn that_a_log_is_damaged_is_told_each_time() {
 }
 
 #[test]
+fn what_lies_beside_a_workspace_that_no_home_knows_of_is_named() {
+    for is_gone in [false, true] {
+        Bench::each_plain(|bench| {
+            let (root, state) = (bench.0.root(), bench.0.path("state"));
+            bench.branch("b");
+            end(bench);
+            let saved = bench.copy_of_state();
+            bench.at(&root, &["rm", "--force", "b"]);
+            bench.at(&root, &["convert"]);
+            end(bench);
+            let latest = bench.0.path("latest");
+            fs::rename(&state, &latest).unwrap();
+            if !is_gone {
+                fs::rename(&saved, &state).unwrap();
+            }
+            let mut back = String::new();
+            let itself = format!("ah -C {} agent fs branches", root.display());
+            for words in [&["status"][..], &["branches"], &["gc"], &["snapshot"], &["convert"]] {
+                let refused = bench.ran(&root, words);
+                assert!(refused.code == 4 && !refused.stderr.contains(&itself), "{words:?}: {refused:?}");
+                let line = refused.stderr.split('`').find(|said| said.contains(".ah-behind-w "));
+                back = line.unwrap_or_else(|| panic!("{words:?}: {refused:?}")).to_owned();
+            }
+            bench.sh(&back);
+            assert_eq!((text(bench, "f"), bench.0.path(".ah-behind-w").exists()), ("one".into(), false));
+            bench.at(&root, &["snapshot"]);
+            bench.at(&root, &["status"]);
+        });
+    }
+}
+
+#[test]
+fn a_repository_is_not_said_to_be_gone_that_lies_behind_what_is_missing() {
+    Bench::each_plain(|bench| {
+        let (root, behind) = (bench.0.root(), bench.0.path(".ah-behind-w"));
+        bench.sh(&format!(
+            "git init -q {0} && git -C {0} add f && git -C {0} -c user.name=n -c user.email=e commit -qm one",
+            root.display()
+        ));
+        bench.at(&root, &["snapshot", "-m", "plain"]);
+        bench.at(&root, &["convert"]);
+        bench.at(&root, &["snapshot", "-m", "since"]);
+        end(bench);
+        for is_other in [false, true] {
+            let aside = bench.0.path("aside");
+            fs::rename(&behind, &aside).unwrap();
+            if is_other {
+                bench.sh(&format!("mkdir {}", behind.display()));
+            }
+            let told = bench.ran(&root, &["status"]);
+            assert!(!told.stderr.contains("(.git) that was here is gone"), "{told:?}");
+            end(bench);
+            if is_other {
+                fs::remove_dir(&behind).unwrap();
+            }
+            fs::rename(&aside, &behind).unwrap();
+        }
+        bench.sh(&format!("rm -rf {}", root.join(".git").display()));
+        bench.at(&root, &["status"]);
+        bench.sh(&format!("rm -rf {}", root.join(".git").display()));
+        let told = bench.ran(&root, &["status"]);
+        assert!(told.stderr.contains("(.git) that was here is gone"), "{told:?}");
+    });
+}
+
+#[test]
 fn what_was_mounted_by_a_home_that_is_gone_is_taken_away_as_the_hint_says() {
     Bench::each_plain(|bench| {
         let root = bench.0.root();

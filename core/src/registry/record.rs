@@ -46,6 +46,9 @@ pub(crate) struct WorkspaceRecord {
     /// The provider that mounts its directory, if one does: `convert` says so before it is asked to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mounted_by: Option<ProviderName>,
+    /// What the directory is known by that the provider reads then. None if none does, or it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) lies_behind: Option<Identity>,
     /// The first twelve digits of its repository's first commit: the same in every clone, to group workspaces by. Never a key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) first_commit: Option<String>,
@@ -71,6 +74,21 @@ impl WorkspaceRecord {
         let is_gone =
             |path: PathBuf| path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
         self.behind().is_some_and(is_gone)
+    }
+
+    /// Whether the workspace shows only what was written since: that is gone, or another directory is in its place, be it a copy of it.
+    pub(crate) fn lacks_behind(&self) -> bool {
+        let is_other = |known: &Identity| {
+            let there = self.behind().and_then(|path| Identity::of_path(&path));
+            there.is_some_and(|there| !known.same_but_for_device(&there))
+        };
+        self.has_lost_behind() || self.lies_behind.as_ref().is_some_and(is_other)
+    }
+
+    /// A provider mounts its directory from now on, or none does any more.
+    pub(crate) fn mount(&mut self, by: Option<ProviderName>) {
+        self.lies_behind = self.lies_behind.filter(|_| by.is_some());
+        self.mounted_by = by;
     }
 
     /// Where that is, or was, or would be: it stays for snapshots that read it when the workspace is a plain directory again.

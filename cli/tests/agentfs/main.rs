@@ -7,6 +7,7 @@ mod convert;
 mod given_up;
 mod lost;
 mod removal;
+mod restored;
 mod service;
 #[path = "../support/mod.rs"]
 mod support;

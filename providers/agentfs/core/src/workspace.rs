@@ -140,6 +140,16 @@ impl Workspace {
         engine::check(store, lower, repair)
     }
 
+    /// Has a store that is not open grow from another lower directory, where the one that it was made for was lost and brought back by copying: if that holds what is known
+    /// of the one from which a branch grew, to the names in it and the hashes of files that were taken. Gives the paths at which it does not, the root (empty) where
+    /// nothing is known; then all is as before. Branches show the copies; what a snapshot read below and is changed or copied since is [`Error::DataLoss`] in it still.
+    /// Costs listing all directories, and reading files.
+    ///
+    /// Errors: as [`Workspace::open`].
+    pub fn take_restored(store: &Path, lower: &Path, branch: BranchId) -> Result<Vec<Vec<u8>>> {
+        engine::take_restored(store, lower, branch.0)
+    }
+
     /// Has a store in which there is neither a branch nor a snapshot grow from another lower directory, when it is opened again. Numbers go on: none is
     /// given twice.
     ///

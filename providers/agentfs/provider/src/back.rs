@@ -3,14 +3,17 @@
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 
+use ah_agentfs::Workspace;
 use ah_plugin_api::{
     CapturePolicy, Context, ConvertRequest, Converted, Dir, Durability, Error, ErrorKind, LogLevel, Place, Provider,
     ReclaimRequest, Result, SnapshotId, SnapshotRequest, Timestamp,
 };
 use ah_provider_directory::{Copier, Mount, Mounts, failed, look};
 
-use crate::conversion::{Around, Behind, COPY, Note, cut_short, incomplete, lock_back, refuse_held, unlock};
-use crate::home::{self, Shown};
+use crate::conversion::{
+    Around, Behind, COPY, Note, cut_short, incomplete, lock_back, path_beside, refuse_held, restored, unlock,
+};
+use crate::home::{self, Shown, TREE};
 
 /// Copies the workspace, and has the service put the copy in its place; twice at most, if it is worked in meanwhile.
 pub(crate) fn back(service: &impl Provider, store: &Dir, cx: &Context<'_>) -> Result<Converted> {
@@ -69,6 +72,10 @@ fn once(service: &impl Provider, store: &Dir, cx: &Context<'_>) -> Result<Conver
     let around = Around::of(&at)?;
     if around.look(&around.behind()).is_none() {
         return Err(incomplete());
+    }
+    let lies_behind = path_beside(&at, &around.behind());
+    if matches!(Workspace::may_be_of(&home.join(TREE), &lies_behind), Ok(false)) {
+        return Err(restored(&home, &lies_behind));
     }
     let busy = || Error::new(ErrorKind::Busy, "another command is taking it back").with_hint("repeat it in a moment");
     let lock = lock_back(store)?.ok_or_else(busy)?;

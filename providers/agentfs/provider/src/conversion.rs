@@ -215,6 +215,18 @@ pub(crate) fn incomplete() -> Error {
     )
 }
 
+/// The same where another directory is there.
+pub(crate) fn restored(home: &Path, behind: &Path) -> Error {
+    let message = format!(
+        "the directory that lies behind it is another one than was put there, and a copy would lack what is in it: {} was restored or copied",
+        behind.display()
+    );
+    let home = ah_plugin_api::text::shell(home.as_os_str());
+    Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
+        "`ah agent fs status` says how it is taken for that; where `ah-agentfsd --fsck {home} --repair` does not take it, move it away: then `ah agent fs rm --all` says how what is shown is copied out"
+    ))
+}
+
 /// The lock of who takes a workspace back; none while somebody has it.
 pub(crate) fn lock_back(home: &Dir) -> Result<Option<OwnedFd>> {
     let cannot = |errno| failed("cannot lock the home of AgentFS", errno);

@@ -26,6 +26,7 @@ mod pinning;
 mod pins;
 mod reclaim;
 mod remembered;
+mod restored;
 mod room;
 #[cfg(test)]
 mod tests;
@@ -43,6 +44,7 @@ pub use fsck::Report;
 pub(crate) use fsck::check;
 pub(crate) use pen::Pen;
 pub(crate) use remembered::Remembered;
+pub(crate) use restored::take_restored;
 use room::spend_reserve;
 
 use crate::error::{Error, Result};
@@ -93,6 +95,8 @@ pub(crate) enum Opening {
     Check,
     /// A log that is damaged in the middle ends there, instead of being refused.
     Repair,
+    /// By another lower directory than it was made for.
+    Restored,
 }
 
 /// Paths below that somebody changed, and the snapshot with which that was told.
@@ -230,7 +234,7 @@ impl Engine {
         let held = held(directory)?;
         let (number, identity) = format(directory)?;
         let lower = if options.without_lower { Lower::nothing(directory)? } else { Lower::open(lower)? };
-        if !lower.may_be(&identity) && !options.without_lower {
+        if !lower.may_be(&identity) && !options.without_lower && how != Opening::Restored {
             return Err(Error::OtherLower);
         }
         let base = Arc::new(patiently(|| Base::open(&directory.join("rows.redb")))?);

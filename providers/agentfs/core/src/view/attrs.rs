@@ -209,7 +209,10 @@ impl View {
         }
         let found = self.engine.lower.find_open(&file)?;
         if (found.device, found.ino) != (*device, *ino) {
-            return Err(self.changed(path, "replaced below"));
+            let error = self.changed(path, "replaced below");
+            // A pen shows the names that are in the directory which is there now, and so what else that has.
+            let shows_now = self.at.is_none() && node.inode.kind == Kind::Directory && found.kind == Kind::Directory;
+            return if shows_now { Ok(Some(file)) } else { Err(error) };
         }
         if !node.has_row {
             self.judge(&found, path)?;

@@ -14,6 +14,7 @@ mod names;
 mod objects;
 mod pinned;
 mod pins;
+mod restored;
 mod same;
 mod snapshots;
 mod space;

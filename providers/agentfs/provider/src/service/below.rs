@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use ah_plugin_api::{ChangedBelow, RelPath};
+use ah_plugin_api::{ChangedBelow, RelPath, text};
 
 /// So many are named on a timeline, and to a person at a glance.
 const NAMED: usize = 100;
@@ -42,9 +42,16 @@ pub(super) fn caution(lower: &Path) -> String {
     )
 }
 
-/// What a person should know of a branch without what it grew from.
-pub(super) fn gone(lower: Option<&Path>, is_behind: bool) -> String {
+/// What a person should know of a branch of a home without what it grew from.
+pub(super) fn gone(lower: Option<&Path>, is_behind: bool, home: &Path) -> String {
+    let is_another = lower.is_some_and(Path::is_dir);
     let lower = lower.unwrap_or(Path::new("its place")).display();
+    if is_behind && is_another {
+        return format!(
+            "; another directory than lay behind it is at {lower}: it was restored or copied; what was not written here since is missing ({})",
+            restored(home)
+        );
+    }
     if is_behind {
         return format!(
             "; what lies behind it is not at {lower} any more, and what was not written here since is missing (if it is there again: `ah agent fs gc`)"
@@ -52,6 +59,15 @@ pub(super) fn gone(lower: Option<&Path>, is_behind: bool) -> String {
     }
     format!(
         "; the workspace that it grew from is not at {lower} any more, and what was not kept of that is missing (if it was moved, or is there again: `ah agent fs gc` in it)"
+    )
+}
+
+/// What has what lies behind a workspace, and was restored or copied, taken for it. `home` is that of this service.
+pub(super) fn restored(home: &Path) -> String {
+    let home = text::shell(home.as_os_str());
+    format!(
+        "once its service has ended, `kill -TERM {}`, `ah-agentfsd --fsck {home} --repair` takes it if it holds what is known of that",
+        std::process::id()
     )
 }
 

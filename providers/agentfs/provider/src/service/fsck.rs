@@ -1,9 +1,9 @@
 //! Checks the tree of a home that is not served, for a person: what it finds is on stdout.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use ah_agentfs::{BranchInfo, Report, Workspace};
+use ah_agentfs::{BranchId, BranchInfo, Report, Workspace};
 use ah_plugin_api::{Dir, Error, ErrorKind, Result};
 use ah_provider_directory::look;
 
@@ -16,6 +16,9 @@ use crate::home::{self, SHELF, Shelf, TREE};
 
 /// What is said where the note of a conversion is of no use any more.
 const UNDER_WAY: &str = "what was under way of `convert` is not known any more, and is left as it is: look for `.ah-behind-NAME` and `.ah-convert-*` beside the workspace";
+
+/// So many paths are named.
+const AT_A_GLANCE: usize = 3;
 
 /// Checks it; with `repair` mends what can be. Fails unless all is well then. Costs everything there is.
 ///
@@ -46,6 +49,11 @@ pub fn fsck(home: &Path, repair: bool) -> Result<ExitCode> {
     let cannot = |e: &ah_agentfs::Error| fail(format!("cannot check the AgentFS tree of {}", below.display()), e);
     let report = Workspace::fsck(&tree, &below, repair).map_err(|e| cannot(&e))?;
     let written = shelf.ok().flatten();
+    let converted = converted_of(report.branches.clone());
+    let restored = converted.as_ref().and_then(|(_, label)| other_behind(&dir, &tree, &label.at()));
+    problems.extend(restored.as_ref().map(|there| {
+        format!("another directory than lay behind the workspace is at {}: it was restored or copied", there.display())
+    }));
     let right = right_shelf(&dir, written.clone(), &report);
     if written.is_some() && written != right {
         problems.push(format!(
@@ -54,7 +62,6 @@ pub fn fsck(home: &Path, repair: bool) -> Result<ExitCode> {
         ));
     }
     problems.extend(report.problems.iter().map(ToString::to_string));
-    let converted = converted_of(report.branches.clone());
     let note = Note::of(&dir);
     let damaged = [behind_of(&dir, converted.as_ref(), &note), note.map(drop)].map(Result::err);
     problems.extend(damaged.iter().flatten().map(|error| error.message.clone()));
@@ -63,6 +70,9 @@ pub fn fsck(home: &Path, repair: bool) -> Result<ExitCode> {
         is_mended &= mend(&dir, right, &mut problems)?;
         if lower.is_none() {
             is_mended &= mend_lower(&dir, &tree, converted.as_ref(), &mut problems)?;
+        }
+        if let (Some(there), Some((branch, _))) = (&restored, &converted) {
+            is_mended &= take_restored(&dir, &tree, there, branch.id, &mut problems)?;
         }
         let [behind, note] = damaged.map(|error| error.is_some());
         if behind {
@@ -112,6 +122,41 @@ fn mend_lower(home: &Dir, tree: &Path, converted: Option<&Converted>, problems: 
             Ok(false)
         }
     }
+}
+
+/// The directory that is beside a workspace's place and is another than lay behind that, if one is. Not in a copy of a home that is there, nor where the one that lay behind is somewhere
+/// that is known.
+fn other_behind(home: &Dir, tree: &Path, at: &Path) -> Option<PathBuf> {
+    let is_other = |path: &Path| path.is_dir() && matches!(Workspace::may_be_of(tree, path), Ok(false));
+    let there = beside(at).filter(|there| is_other(there))?;
+    let is_found = lower::find(home, tree).ok()?.is_some_and(|lower| !lower::has_left(tree, &lower));
+    let is_in_place = matches!(Workspace::may_be_of(tree, at), Ok(true));
+    let path = home::path_of(home).ok()?;
+    (!is_found && !is_in_place && home::original(home, &path).is_none()).then_some(there)
+}
+
+/// Has the tree grow from it, if it holds what is known of the one that lay behind. Gives whether it does.
+fn take_restored(home: &Dir, tree: &Path, there: &Path, branch: BranchId, problems: &mut Vec<String>) -> Result<bool> {
+    let others = Workspace::take_restored(tree, there, branch)
+        .map_err(|e| fail(format!("cannot compare {} with what is known", there.display()), &e))?;
+    if others.is_empty() {
+        problems.push(format!(
+            "{} holds what is known of what lay behind, and is that from now on; what snapshots read there is lost to them still",
+            there.display()
+        ));
+        return lower::write(home, there).map(|()| true);
+    }
+    let named = others.iter().take(AT_A_GLANCE).map(|path| match path.as_slice() {
+        [] => ".".to_owned(),
+        path => String::from_utf8_lossy(path).into_owned(),
+    });
+    let named = named.collect::<Vec<_>>().join(", ");
+    let more = if others.len() > AT_A_GLANCE { " …" } else { "" };
+    let number = ah_plugin_api::text::count(others.len() as u64, "path is", "paths are");
+    problems.push(format!(
+        "{number} not known to be in it as what lay behind had them: {named}{more}; it is not taken for that"
+    ));
+    Ok(false)
 }
 
 /// Fails where what is written down of a workspace that lies behind is damaged, or is not what the tree says. While it is put there, it need not be there.

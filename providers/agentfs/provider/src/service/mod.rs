@@ -208,7 +208,7 @@ impl Provider for Service {
                 probe.reason = if is_behind { crate::probe::BEHIND } else { crate::probe::BRANCH }.to_owned();
             }
             if branch.is_some() && open.apart {
-                probe.reason.push_str(&below::gone(lock(&open.lower).as_deref(), is_behind));
+                probe.reason.push_str(&below::gone(lock(&open.lower).as_deref(), is_behind, &self.path));
             } else if branch.is_some_and(|branch| open.tree.is_keeping(branch)) {
                 probe.reason.push_str("; what it shows of the workspace is still being kept for it: let that rest");
             }
@@ -255,6 +255,10 @@ impl Provider for Service {
                 return Err(closed.unwrap_or_else(|| Error::new(ErrorKind::FailedPrecondition, none)));
             }
         };
+        if open.apart && branch.is_some_and(|branch| convert::is_converted(&open.tree, branch)) {
+            let lacks = below::gone(lock(&open.lower).as_deref(), true, &self.path);
+            cx.log(LogLevel::Warn, &format!("the snapshot is of what the workspace shows now{lacks}"));
+        }
         let durable = request.durability != Durability::Instant;
         if let Some(branch) = branch.filter(|_| durable) {
             // As long as that takes, nobody waits for this snapshot: it is not begun yet.

@@ -478,7 +478,11 @@ impl Engine {
                 NoticeKind::WorkspaceMadeAnew,
                 format!("{} is another directory since: its timeline goes on", to.display()),
             )
-            .with_hint("if `ah agent fs convert` was cut short, or `ah agent fs convert --back`: repeat it"),
+            // Neither does anything where it was not. The other one would, where the workspace was given up.
+            .with_hint(match mounts::at(to).0 > 0 {
+                true => "if `ah agent fs convert` was cut short: repeat it",
+                false => "if `ah agent fs convert --back` was cut short: repeat it",
+            }),
             WorkspaceChange::MadeAnew => Notice::new(
                 NoticeKind::WorkspaceMadeAnew,
                 format!(

@@ -200,3 +200,23 @@ fn what_was_mounted_by_a_home_that_is_gone_is_taken_away_as_the_hint_says() {
         assert!(refused.code == 4 && refused.stderr.contains(".ah-behind-w "), "{refused:?}");
     });
 }
+
+#[test]
+fn a_tree_that_cannot_be_mended_is_given_up_as_well() {
+    Bench::each_plain(|bench| {
+        let (root, home) = (bench.0.root(), kept(bench));
+        fs::remove_file(home.join("tree/rows.redb")).unwrap();
+        let refused = bench.ran(&root, &["status"]);
+        let aside = |said: &str| said.split('`').find(|said| said.starts_with("mv -T ")).map(ToOwned::to_owned);
+        let aside = aside(&refused.stderr).unwrap_or_else(|| panic!("{refused:?}"));
+        assert_eq!(fsck(bench, &format!("{} --repair 2>&1 | grep -cF '{aside}'", home.display())), "1");
+        bench.sh(&aside);
+        let refused = bench.ran(&root, &["status"]);
+        bench.sh(refused.stderr.split('`').find(|said| said.contains("test -e ")).unwrap());
+        let told = bench.ran(&root, &["status"]);
+        // Who repeats that would have it put behind AgentFS again.
+        assert!(told.code == 0 && !told.stderr.contains("convert` was cut short"), "{told:?}");
+        is_open(bench);
+        assert_eq!(text(bench, "f"), "one");
+    });
+}

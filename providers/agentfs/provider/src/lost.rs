@@ -33,6 +33,17 @@ pub(crate) fn tree_gone(home: &Dir) -> String {
     }
 }
 
+/// How a tree that is damaged and cannot be mended is given up: once it is not where it was, that is said of it. Without the first words of a sentence.
+pub(crate) fn put_aside(home: &Dir) -> Option<String> {
+    let tree = home.path().join(TREE);
+    let aside = free(&home.path().join(format!("{TREE}.lost")))?;
+    Some(format!(
+        "where it cannot be mended, and no copy of AH_HOME has it whole, `mv -T {} {}` has the next command say how it is given up",
+        typed(&tree),
+        typed(&aside)
+    ))
+}
+
 /// What is to be known of that, and what is typed. None where it cannot be told what lies behind the workspace.
 fn give_up(home: &Dir) -> Option<(String, String)> {
     let [tree, lower, known] = [TREE, LOWER, SINCE].map(|name| typed(&home.path().join(name)));

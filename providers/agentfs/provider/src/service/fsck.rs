@@ -13,6 +13,7 @@ use super::record::PlaceLabel;
 use super::{fail, listen, lower};
 use crate::conversion::{Behind, Note, beside};
 use crate::home::{self, SHELF, Shelf, TREE};
+use crate::lost;
 
 /// What is said where the note of a conversion is of no use any more.
 const UNDER_WAY: &str = "what was under way of `convert` is not known any more, and is left as it is: look for `.ah-behind-NAME` and `.ah-convert-*` beside the workspace";
@@ -46,7 +47,14 @@ pub fn fsck(home: &Path, repair: bool) -> Result<ExitCode> {
     }
     // It need not be there.
     let below = lower.clone().unwrap_or_else(|| home.to_owned());
-    let cannot = |e: &ah_agentfs::Error| fail(format!("cannot check the AgentFS tree of {}", below.display()), e);
+    let cannot = |e: &ah_agentfs::Error| {
+        let error = fail(format!("cannot check the AgentFS tree of {}", below.display()), e);
+        let aside = lost::put_aside(&dir).filter(|_| matches!(e, ah_agentfs::Error::Corrupt(_)));
+        match aside {
+            Some(aside) => error.with_hint(aside),
+            None => error,
+        }
+    };
     let report = Workspace::fsck(&tree, &below, repair).map_err(|e| cannot(&e))?;
     let written = shelf.ok().flatten();
     let converted = converted_of(report.branches.clone());

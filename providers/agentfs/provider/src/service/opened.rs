@@ -18,6 +18,7 @@ use super::standing::names_in;
 use super::{Service, entered, fail, lock, lower, no_snapshot};
 use crate::conversion::is_for_copy;
 use crate::home::{self, Shelf, TREE};
+use crate::lost;
 
 /// Its tree.
 pub(super) struct Open {
@@ -268,8 +269,9 @@ impl Service {
             match e {
                 ah_agentfs::Error::Corrupt(_) => {
                     let home = text::shell(self.path.as_os_str());
+                    let aside = lost::put_aside(&self.home).map_or_else(String::new, |aside| format!("; {aside}"));
                     error.with_hint(format!(
-                        "what is damaged, and whether it can be mended, says `ah-agentfsd --fsck {home}`"
+                        "what is damaged, and whether it can be mended, says `ah-agentfsd --fsck {home}`{aside}"
                     ))
                 }
                 _ => error,

@@ -34,7 +34,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockW
 pub use engine::{Options, Report};
 pub use error::{Error, Result};
 pub use types::{Allocate, Attr, DirEntry, Ino, Kind, Owner, ROOT, Rename, Seek, SetAttr, SetTime, StatFs, Time};
-pub use view::{Difference, Differences, SetXattr, View};
+pub use view::{Difference, Differences, SetXattr, View, Whole};
 pub use workspace::{BranchId, BranchInfo, Class, SnapshotId, SnapshotInfo, Workspace};
 
 /// Locks whatever a thread that panicked left: every change here is whole before the lock is let go, or is an error.

@@ -87,6 +87,11 @@ impl Engine {
         bases.map(|(&base, _)| base).filter(|&base| is_unfinished(&state, base)).collect()
     }
 
+    /// Whether not all is kept yet behind a base that is to be.
+    pub(crate) fn is_unfinished(&self, base: LineId) -> bool {
+        is_unfinished(&read_lock(&self.state), base)
+    }
+
     /// See [`crate::Workspace::is_keeping`].
     pub(crate) fn is_keeping(&self, branch: LineId) -> bool {
         let state = read_lock(&self.state);

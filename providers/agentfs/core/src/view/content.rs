@@ -271,7 +271,7 @@ impl View {
         Ok((origin, file, proven))
     }
 
-    fn open_origin(&self, origin: &Origin, must_hold: bool) -> Result<(File, Option<Found>)> {
+    pub(super) fn open_origin(&self, origin: &Origin, must_hold: bool) -> Result<(File, Option<Found>)> {
         let Some(file) = self.engine.lower.open_file(&origin.path)? else {
             return Err(self.changed(&origin.path, "removed below"));
         };

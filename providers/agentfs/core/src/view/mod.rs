@@ -3,7 +3,7 @@
 //! - here: how an inode is found, and how long it is known.
 //! - `names`: looking up, making and removing names; `rename`; `list`: directories.
 //! - `changes`: what differs between two trees; `below`: what somebody changed below a branch, as it is told.
-//! - `judge`: whether what is found below is what was there; `attrs`: attributes, extended ones too; `content`: reading and seeking; `kept`: what was copied of files below; `same`: those that hold what they held; `pinned`: what a snapshot shows of those that do not; `isolated`: what a branch does;
+//! - `judge`: whether what is found below is what was there; `attrs`: attributes, extended ones too; `content`: reading and seeking; `kept`: what was copied of files below; `same`: those that hold what they held; `pinned`: what a snapshot shows of those that do not; `isolated`: what a branch does; `whole`: files that a host may have read without asking here;
 //!   `edit`: all changes of contents; `recent`: what was found out of directories below last.
 //!
 //! An inode that was never changed has no row: it is the file below, found by the path under which it was looked up, which is
@@ -23,6 +23,7 @@ mod pinned;
 mod recent;
 mod rename;
 mod same;
+mod whole;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::File;
@@ -30,6 +31,7 @@ use std::sync::{Arc, Mutex};
 
 pub use attrs::SetXattr;
 pub use changes::{Difference, Differences};
+pub use whole::Whole;
 
 use crate::engine::{Engine, Held, Pen, Remembered};
 use crate::error::{Error, Result};

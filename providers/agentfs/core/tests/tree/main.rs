@@ -18,6 +18,7 @@ mod restored;
 mod same;
 mod snapshots;
 mod space;
+mod whole;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
-//! Mounts a workspace by hand: `agentfs-mount STORE LOWER AT [LABEL]`. Makes the store if there is none, and the branch of that label
-//! (`work`) if there is none, from the lower directory as it is now. Serves until it is unmounted. For trying things out, and for tests
-//! that kill it.
+//! Mounts a workspace by hand: `agentfs-mount [--passthrough] STORE LOWER AT [LABEL]`. Makes the store if there is none, and the branch of that label
+//! (`work`) if there is none, from the lower directory as it is now. Serves until it is unmounted. With `--passthrough` large
+//! files are passed through, if that can be. For trying things out, and for tests that kill it.
 
 #[cfg(target_os = "linux")]
 fn main() {
@@ -13,12 +13,14 @@ fn main() {
 #[cfg(target_os = "linux")]
 fn run() -> Result<(), Box<dyn std::error::Error>> {
     use ah_agentfs::{Error, Options, Workspace};
-    use ah_agentfs_fuse::Mount;
+    use ah_agentfs_fuse::{Face, Mount};
     use std::path::Path;
 
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let passthrough = arguments.first().is_some_and(|first| first == "--passthrough");
+    arguments.drain(..usize::from(passthrough));
     let [store, lower, at, label @ ..] = &arguments[..] else {
-        return Err("usage: agentfs-mount STORE LOWER AT [LABEL]".into());
+        return Err("usage: agentfs-mount [--passthrough] STORE LOWER AT [LABEL]".into());
     };
     let (store, lower) = (Path::new(store), Path::new(lower));
     match Workspace::create(store, lower) {
@@ -31,7 +33,14 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         Some(branch) => branch.id,
         None => workspace.branch(workspace.base(b"as it was")?, label)?,
     };
-    let mut mount = Mount::new(workspace.view(branch)?, Path::new(at))?;
+    let (at, face) = (Path::new(at), Face { passthrough, ..Face::default() });
+    if std::fs::read_dir(at)?.next().is_some() {
+        return Err(ah_agentfs_fuse::Error::NotEmpty(at.to_owned()).into());
+    }
+    let mut mount = Mount::with_face(workspace.view(branch)?, at, &face, || true)?;
+    if let Some(why) = mount.passthrough().why_not() {
+        eprintln!("agentfs-mount: {why}");
+    }
     println!("mounted at {}", mount.at().display());
     mount.wait()?;
     workspace.sync()?;

@@ -1,6 +1,5 @@
 //! What the kernel asks, answered by a tree. Permissions are the kernel's to check (`default_permissions`); what it leaves to a
-//! filesystem is done here: who owns what is new in a directory whose group is inherited, and that who changes a file takes
-//! its set-id bits and capabilities away.
+//! filesystem is done here: who owns what is new in a directory whose group is inherited; and in `change`.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -11,17 +10,17 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use ah_agentfs::{
-    Allocate, Attr, DirEntry, Error, Ino, Kind, Owner, ROOT, Rename, Result, Seek, SetAttr, SetXattr, View,
-};
+use ah_agentfs::{Attr, DirEntry, Error, Ino, Kind, Owner, ROOT, Rename, Result, Seek, SetAttr, SetXattr, View};
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, INodeNo, InitFlags, KernelConfig, LockOwner,
     Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
     ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use rustix::fs::{FallocateFlags, Mode, XattrFlags};
+use rustix::fs::{Mode, XattrFlags};
 
+use crate::aside::Aside;
 use crate::lists::{Lists, Names};
+use crate::opens::{Asked, Opens};
 use crate::replies::{FOREVER, GENERATION, NEVER, attr, bare, empty, entry, offset, value};
 use crate::watch::{Tree, Watch};
 use crate::words::{attributes, device, errno, file_type, kind, set_time};
@@ -37,7 +36,7 @@ const DOTS: u64 = 2;
 /// What `lseek` asks for, as Linux numbers it.
 const SEEK_DATA: i32 = 3;
 
-const CAPABILITY: &[u8] = b"security.capability";
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 /// Access control lists are kept, but nobody here would enforce them, so they are not shown either.
 const ACL: &[u8] = b"system.posix_acl_";
 
@@ -56,41 +55,13 @@ pub(crate) struct Host {
     root: Ino,
     lists: Lists,
     /// Files of which it is known that they have no capabilities which a write would have to take away.
-    plain: Mutex<HashSet<Ino>>,
+    pub(crate) plain: Mutex<HashSet<Ino>>,
     /// Does what the kernel is to be told first.
     aside: Sender<Aside>,
     /// To tell the kernel, from when it has been greeted.
     kernel: Arc<OnceLock<Notifier>>,
-}
-
-/// What takes telling the kernel something for which it may wait for answers first: done in a thread of its own.
-pub(crate) enum Aside {
-    /// An inode that the kernel remembers is not at its path any more, since somebody replaced it below.
-    Stale(Ino),
-    /// Where data or a hole begins, at or behind an offset.
-    Seek(Ino, u64, Seek, ReplyLseek),
-    /// A file has become longer by `fallocate`, from an end on, which is not answered yet.
-    Longer(Ino, u64, ReplyEmpty),
-}
-
-impl Aside {
-    pub(crate) fn act(self, tree: &Tree, kernel: &Notifier) {
-        match self {
-            // Attributes only; opening looks at them. What it does not know any more needs nothing.
-            Self::Stale(ino) => _ = kernel.inval_inode(INodeNo(ino), -1, 0),
-            Self::Seek(ino, from, what, reply) => {
-                // It does not by itself hand on what was written through a mapping.
-                let _ = kernel.inval_inode(INodeNo(ino), from.cast_signed(), 0);
-                offset(reply, tree.wait().0.seek(ino, from, what));
-            }
-            Self::Longer(ino, end, reply) => {
-                // What a mapping put behind the end, in the last page, would be in the file once the kernel knows of the new one. It holds no page for a
-                // `fallocate`, so that this one can be had; for a `write` it may.
-                let _ = kernel.inval_inode(INodeNo(ino), end.cast_signed(), 1);
-                reply.ok();
-            }
-        }
-    }
+    /// Where large files are passed through. `None`: the kernel opens files without asking.
+    pub(crate) opens: Option<Arc<Opens>>,
 }
 
 impl Host {
@@ -101,18 +72,19 @@ impl Host {
         root: Ino,
         aside: Sender<Aside>,
         kernel: Arc<OnceLock<Notifier>>,
+        opens: Option<Arc<Opens>>,
     ) -> Self {
         let (watch, _end) = watch.unzip();
-        Self { view, watch, _end, root, lists: Lists::default(), plain: Mutex::default(), aside, kernel }
+        Self { view, watch, _end, root, lists: Lists::default(), plain: Mutex::default(), aside, kernel, opens }
     }
 
     /// Whoever is there before the tree waits for it.
-    fn view(&self) -> &View {
+    pub(crate) fn view(&self) -> &View {
         &self.view.wait().0
     }
 
     /// What was asked of an inode. If it is not there any more, the kernel is to ask again before the next one opens it.
-    fn asked<T>(&self, ino: INodeNo, outcome: Result<T>) -> Result<T> {
+    pub(crate) fn asked<T>(&self, ino: INodeNo, outcome: Result<T>) -> Result<T> {
         if let Err(Error::Stale) = outcome {
             // Nobody listens any more when all is over.
             let _ = self.aside.send(Aside::Stale(ino.0));
@@ -128,7 +100,7 @@ impl Host {
     }
 
     /// Has the kernel ask for an inode's attributes again, before it is answered.
-    fn renew(&self, ino: INodeNo) {
+    pub(crate) fn renew(&self, ino: INodeNo) {
         if let Some(kernel) = self.kernel.get() {
             // Attributes alone: it waits for nobody.
             let _ = kernel.inval_inode(ino, -1, 0);
@@ -146,7 +118,7 @@ impl Host {
     }
 
     /// Attributes as `stat` is to show them.
-    fn told(&self, attr: Attr) -> Attr {
+    pub(crate) fn told(&self, attr: Attr) -> Attr {
         if attr.ino == ROOT { Attr { ino: self.root, ..attr } } else { attr }
     }
 
@@ -168,42 +140,6 @@ impl Host {
         let kind = kind(mode).ok_or(Error::Invalid("not a kind of file"))?;
         let owner = self.owner(request, parent, mode, kind)?;
         self.view().mknod(parent, name.as_bytes(), kind, owner, device(rdev))
-    }
-
-    /// Takes away what lets a file run with more than its caller's rights, since somebody changes it: set-id bits, unless they
-    /// may keep them, and capabilities.
-    fn strip(&self, ino: Ino, set_ids: bool) -> Result<()> {
-        if set_ids {
-            let attr = self.view().getattr(ino)?;
-            let mode = stripped(attr.mode);
-            if attr.kind == Kind::File && mode != attr.mode {
-                self.view().setattr(ino, SetAttr { mode: Some(mode), ..SetAttr::default() })?;
-                // Behind a write it asks for size and times alone.
-                self.renew(INodeNo(ino));
-            }
-        }
-        if lock(&self.plain).contains(&ino) {
-            return Ok(());
-        }
-        match self.view().removexattr(ino, CAPABILITY) {
-            Ok(()) | Err(Error::NoAttribute) => drop(lock(&self.plain).insert(ino)),
-            Err(error) => return Err(error),
-        }
-        Ok(())
-    }
-
-    fn set_attributes(&self, request: &Request, ino: Ino, mut set: SetAttr) -> Result<Attr> {
-        if set.uid.is_some() || set.gid.is_some() {
-            let attr = self.view().getattr(ino)?;
-            if attr.kind != Kind::Directory {
-                set.mode = Some(stripped(set.mode.unwrap_or(attr.mode)));
-                self.strip(ino, false)?;
-            }
-        }
-        if set.size.is_some() {
-            self.strip(ino, request.uid() != 0)?;
-        }
-        self.view().setattr(ino, set)
     }
 
     /// All names of a directory: as they were when its reading began, if they are remembered still. A list of any time goes on rightly behind
@@ -238,41 +174,10 @@ impl Host {
         self.view().forget(ino, count);
         lock(&self.plain).remove(&ino);
     }
-
-    /// Gives the end that the file had, if it has become longer.
-    fn allocate(&self, request: &Request, ino: Ino, offset: u64, length: u64, mode: i32) -> Result<Option<u64>> {
-        let flags = FallocateFlags::from_bits_retain(mode as u32);
-        let keep = FallocateFlags::KEEP_SIZE;
-        let (how, stays) = match flags {
-            _ if flags.is_empty() => (Allocate::Extend, false),
-            _ if flags == keep => (Allocate::Keep, true),
-            _ if flags == FallocateFlags::PUNCH_HOLE | keep => (Allocate::Punch, true),
-            _ if flags == FallocateFlags::ZERO_RANGE => (Allocate::Zero, false),
-            _ if flags == FallocateFlags::ZERO_RANGE | keep => (Allocate::Zero, true),
-            _ => return Err(Error::Unsupported),
-        };
-        // The kernel leaves all of that to us.
-        self.strip(ino, request.uid() != 0)?;
-        let end = self.view().getattr(ino)?.size;
-        // Zeros up to the end, which stays.
-        let within = how == Allocate::Zero && stays;
-        let length = if within { end.saturating_sub(offset).min(length) } else { length };
-        if length > 0 {
-            self.view().fallocate(ino, offset, length, how)?;
-        }
-        // The kernel lets one at a time change where a file ends.
-        Ok((!stays && offset.saturating_add(length) > end).then_some(end))
-    }
-}
-
-/// Permissions without set-id bits; set-gid without execution by the group means something else, and stays.
-fn stripped(mode: u32) -> u32 {
-    let mode = mode & !Mode::SUID.bits();
-    if mode & Mode::XGRP.bits() != 0 { mode & !Mode::SGID.bits() } else { mode }
 }
 
 /// Every change here is whole before the lock is let go.
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -300,6 +205,12 @@ impl Filesystem for Host {
         }
         let _ = config.set_max_write(LARGEST);
         let _ = config.set_max_background(64);
+        if let Some(opens) = &self.opens {
+            // That who opens a file has it cut is said with that: what is only read is passed through, and what it is opened for is what the kernel opens the other for.
+            let wanted = InitFlags::FUSE_PASSTHROUGH | InitFlags::FUSE_ATOMIC_O_TRUNC;
+            let has = config.set_max_stack_depth(1).is_ok() && config.add_capabilities(wanted).is_ok();
+            opens.told.begin(has);
+        }
         Ok(())
     }
 
@@ -343,8 +254,11 @@ impl Filesystem for Host {
         reply: ReplyAttr,
     ) {
         let (mode, atime, mtime) = (mode.map(|mode| mode & 0o7777), atime.map(set_time), mtime.map(set_time));
-        let set = self.set_attributes(request, ino.0, SetAttr { mode, uid, gid, size, atime, mtime });
-        attr(reply, set.map(|attr| self.told(attr)));
+        let set = SetAttr { mode, uid, gid, size, atime, mtime };
+        if size.is_some() && self.opens.is_some() {
+            return self.admit(Asked::Set { ino: ino.0, set, uid: request.uid(), reply });
+        }
+        attr(reply, self.set_attributes(request.uid(), ino.0, set).map(|attr| self.told(attr)));
     }
 
     fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
@@ -408,9 +322,26 @@ impl Filesystem for Host {
         entry(reply, self.changed(parent, self.view().link(ino.0, parent.0, name.as_bytes())));
     }
 
-    /// Refused for good: from then on the kernel opens files without a message.
-    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        reply.error(Errno::ENOSYS);
+    /// Unless files are passed through, refused for good: from then on the kernel opens files without a message.
+    fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        match &self.opens {
+            Some(opens) if opens.is_on() => self.admit(Asked::Open { ino: ino.0, flags, uid: request.uid(), reply }),
+            _ => reply.error(Errno::ENOSYS),
+        }
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        reply.ok();
+        self.closed(ino.0);
     }
 
     fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {

@@ -16,7 +16,9 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags};
 
-use crate::host::{Aside, Host, LARGEST};
+use crate::aside::Aside;
+use crate::host::{Host, LARGEST};
+use crate::opens::{Opens, Passthrough, Told};
 use crate::watch::{self, Tree, Watch};
 
 /// The result of everything here.
@@ -91,20 +93,25 @@ pub struct Mount {
     session: Option<BackgroundSession>,
     /// Gone when the tree is given back: when the last of the threads that serve it has ended.
     shown: Weak<()>,
+    told: Arc<Told>,
 }
 
-/// By what a mount is known from outside.
+/// By what a mount is known from outside, and how it is served.
 #[derive(Debug, Clone)]
 pub struct Face {
     /// What the mount table names as its source: letters, digits, `/ . _ - : # %` only.
     pub source: String,
     /// What `stat` shows as the root's inode number. Others have those of the tree.
     pub root: Ino,
+    /// Whether large files are passed through where that can be: who reads one reads the file below, or a pin, without a message here, but opening any file is one. Only root can have it, on
+    /// Linux 6.9 or newer; else, and where what is below lies on a filesystem that is itself laid over others, all is as without. While somebody has such a file open, it cannot be
+    /// opened to be written, nor cut (`ETXTBSY`).
+    pub passthrough: bool,
 }
 
 impl Default for Face {
     fn default() -> Self {
-        Self { source: "agentfs".into(), root: ROOT }
+        Self { source: "agentfs".into(), root: ROOT, passthrough: false }
     }
 }
 
@@ -162,6 +169,16 @@ impl Mount {
     /// Where it is.
     pub fn at(&self) -> &Path {
         &self.at
+    }
+
+    /// Whether large files are passed through.
+    pub fn passthrough(&self) -> Passthrough {
+        self.told.is()
+    }
+
+    /// How often a file was opened that was passed through.
+    pub fn passed_through(&self) -> u64 {
+        self.told.count()
     }
 
     /// Unmounts it, and waits until the tree is given back. [`Error::Busy`] if somebody works there, [`Error::Covered`] if something else is mounted
@@ -310,6 +327,7 @@ impl Placed {
 struct Served {
     tree: Arc<Tree>,
     session: BackgroundSession,
+    told: Arc<Told>,
 }
 
 impl Served {
@@ -329,7 +347,9 @@ impl Served {
         let (end, until) = UnixStream::pair()?;
         let (tree, heard) = (Arc::new(Tree::new()), watch.as_ref().map(Arc::downgrade));
         let told = Arc::new(OnceLock::new());
-        let host = Host::new(Arc::clone(&tree), watch.zip(Some(end)), face.root, aside, Arc::clone(&told));
+        let opens = face.passthrough.then(|| Arc::new(Opens::default()));
+        let passes = opens.as_ref().map(|opens| Arc::clone(&opens.told)).unwrap_or_default();
+        let host = Host::new(Arc::clone(&tree), watch.zip(Some(end)), face.root, aside, Arc::clone(&told), opens);
         let session = start(host, config)?;
         let _ = told.set(session.notifier());
         if let Some(watch) = heard {
@@ -345,7 +365,7 @@ impl Served {
                 Aside::act(aside, &tree, &kernel);
             }
         })?;
-        Ok(Self { tree, session: session.spawn()? })
+        Ok(Self { tree, session: session.spawn()?, told: passes })
     }
 
     fn show(self, view: View, at: PathBuf) -> Mount {
@@ -355,7 +375,7 @@ impl Served {
         let _ = self.tree.set((view, shows));
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let above = at.parent().and_then(|above| rustix::fs::open(above, flags, Mode::empty()).ok());
-        Mount { at, above, device: (0, 0), number: None, session: Some(self.session), shown }
+        Mount { at, above, device: (0, 0), number: None, session: Some(self.session), shown, told: self.told }
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use ah_agentfs::{Options, Workspace};
-use ah_agentfs_fuse::{Error, Mount};
+use ah_agentfs_fuse::{Error, Face, Mount};
 use rustix::mount::UnmountFlags;
 
 /// How many of so many are done: all if `AH_TEST_FULL` is set (`scripts/test --full`), else a tenth.
@@ -81,13 +81,17 @@ impl Lab {
     }
 
     fn mount_with(&self, label: &str, options: Options) -> (Workspace, Mount) {
+        self.mount_as(label, options, &Face::default())
+    }
+
+    pub(crate) fn mount_as(&self, label: &str, options: Options, face: &Face) -> (Workspace, Mount) {
         let _ = Workspace::create(&self.store(), &self.lower());
         let workspace = Workspace::open(&self.store(), &self.lower(), options).unwrap();
         let there = workspace.branches().into_iter().find(|branch| branch.label == label.as_bytes());
         let branch = there
             .map(|branch| branch.id)
             .unwrap_or_else(|| workspace.branch(workspace.base(b"").unwrap(), label.as_bytes()).unwrap());
-        let mount = Mount::new(workspace.view(branch).unwrap(), &self.place()).unwrap();
+        let mount = Mount::with_face(workspace.view(branch).unwrap(), &self.place(), face, || true).unwrap();
         (workspace, mount)
     }
 
@@ -139,7 +143,12 @@ pub(crate) struct Child(pub(crate) std::process::Child);
 impl Child {
     /// Starts `agentfs-mount`, and waits until it serves.
     pub(crate) fn start(lab: &Lab, at: &Path) -> Self {
+        Self::start_with(lab, &[], at)
+    }
+
+    pub(crate) fn start_with(lab: &Lab, options: &[&str], at: &Path) -> Self {
         let mut child = Command::new(lab.program())
+            .args(options)
             .args([lab.store(), lab.lower()])
             .arg(at)
             .stdout(Stdio::piped())

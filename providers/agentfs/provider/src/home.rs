@@ -11,6 +11,7 @@
 //! | `here` | the path of the home itself, and behind a NUL the one before that: a copy finds another home there |
 //! | `views/` | a record for each view that is mounted |
 //! | `behind`, `converting`, `converting.lock` | of a workspace that was itself put behind AgentFS (`conversion`) |
+//! | `passthrough` | if it is there: large files are passed through in what the service mounts |
 //! | `socket`, `service.lock`, `log` | the service's |
 //! | `NAME.` and 32 hexadecimal digits | one of these, as it is being written |
 //!

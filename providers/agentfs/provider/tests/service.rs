@@ -351,3 +351,81 @@ fn a_damaged_log_is_told_of_and_cut_by_fsck_which_nobody_runs_beside_the_service
     scene.until_it_ended(service, Duration::from_secs(20));
     assert_eq!(fsck(false).0, Some(0));
 }
+
+/// Whether who has a file open reads it while the service does nothing. What is in it, if so.
+fn read_by_the_kernel_alone(path: &Path, service: Pid) -> Option<Vec<u8>> {
+    let mut file = std::fs::File::open(path).unwrap();
+    kill_process(service, Signal::STOP).unwrap();
+    let (told, heard) = std::sync::mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        std::io::Read::read_to_end(&mut file, &mut bytes).unwrap();
+        let _ = told.send(bytes);
+    });
+    let bytes = heard.recv_timeout(Duration::from_secs(1)).ok();
+    kill_process(service, Signal::CONT).unwrap();
+    reader.join().unwrap();
+    bytes
+}
+
+#[test]
+fn that_large_files_are_passed_through_is_kept_in_the_home() {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() || version < (6, 9) {
+        assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: needs root, /dev/fuse and Linux 6.9");
+        println!("skipped: needs root, /dev/fuse and Linux 6.9");
+        return;
+    }
+    let scene = Scene::new();
+    let large: Vec<u8> = (0..3 << 20).map(|at: u32| (at / 4096 * 7 + at % 251) as u8).collect();
+    std::fs::write(scene.dir.path().join("lower/large"), &large).unwrap();
+    let base = scene.base("base").unwrap().reference;
+    let home = scene.dir.path().join("store");
+    let agentfsd = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_ah-agentfsd"));
+        let output = command.arg("--passthrough").arg(&home).args(arguments).output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let end = |signal| {
+        let service = scene.service().unwrap();
+        kill_process(service, signal).unwrap();
+        scene.until_it_ended(service, Duration::from_secs(20));
+    };
+    assert!(!agentfsd(&["--on"]).0, "there is no such option");
+    let (done, said) = agentfsd(&[]);
+    assert!(done && said.contains("once the service of this home has begun anew"), "{said}");
+    end(Signal::TERM);
+    assert!(agentfsd(&[]).1.contains("from now on"));
+    let path = scene.branch(&base, "branch").unwrap().path.join("large");
+    let second = scene.branch(&base, "second").unwrap().path.join("large");
+    for round in 0..2 {
+        for path in [&path, &second] {
+            // What it is to be of is pinned behind the base.
+            let began = Instant::now();
+            let bytes = loop {
+                if let Some(bytes) = read_by_the_kernel_alone(path, scene.service().unwrap()) {
+                    break bytes;
+                }
+                assert!(began.elapsed() < Duration::from_secs(180), "it is not passed through");
+            };
+            assert!(bytes == large, "{round}");
+        }
+        // Mounted again by the next.
+        end(Signal::KILL);
+        assert_eq!(scene.ids().len(), 1);
+    }
+    assert!(agentfsd(&["--off"]).0);
+    end(Signal::TERM);
+    assert_eq!(scene.ids().len(), 1);
+    assert_eq!(read_by_the_kernel_alone(&path, scene.service().unwrap()), None);
+    assert!(std::fs::read(&path).unwrap() == large);
+    // In another user namespace it is nobody's.
+    let mut command = std::process::Command::new("unshare");
+    let refused = command.args(["--user", "--map-root-user", env!("CARGO_BIN_EXE_ah-agentfsd"), "--passthrough"]);
+    let refused = refused.arg(&home).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("only root may have that"), "{said}");
+    assert!(!home.join("passthrough").exists());
+}

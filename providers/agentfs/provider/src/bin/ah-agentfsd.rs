@@ -16,6 +16,7 @@ usage: ah-agentfsd --start HOME   start it in the background, unless it runs
        ah-agentfsd --serve HOME   be it
        ah-agentfsd --mourn HOME PID   see to it that process PID, which is it, can be killed
        ah-agentfsd --fsck HOME [--repair]   check what is kept, while it does not run, and mend what can be mended
+       ah-agentfsd --passthrough HOME [--off]   root: have large files passed through in what it mounts once it has begun anew, or not any more
 
 HOME is the folder $AH_HOME/workspaces/<id>/providers/agentfs.
 ";
@@ -30,6 +31,10 @@ HOME is the folder $AH_HOME/workspaces/<id>/providers/agentfs.
         }
         (Some("--fsck"), Some(home), 2) => service::fsck(Path::new(home), false),
         (Some("--fsck"), Some(home), 3) if arguments[2] == "--repair" => service::fsck(Path::new(home), true),
+        (Some("--passthrough"), Some(home), 2) => service::passthrough(Path::new(home), true),
+        (Some("--passthrough"), Some(home), 3) if arguments[2] == "--off" => {
+            service::passthrough(Path::new(home), false)
+        }
         (Some("--version"), None, 1) => {
             println!("ah-agentfsd {}", env!("CARGO_PKG_VERSION"));
             return ExitCode::SUCCESS;
@@ -48,8 +53,8 @@ HOME is the folder $AH_HOME/workspaces/<id>/providers/agentfs.
         eprintln!("ah-agentfsd: {whole}");
         match (word, &error.hint) {
             // A person reads it.
-            (Some("--fsck"), Some(hint)) => eprintln!("hint: {hint}"),
-            (Some("--fsck"), None) => {}
+            (Some("--fsck" | "--passthrough"), Some(hint)) => eprintln!("hint: {hint}"),
+            (Some("--fsck" | "--passthrough"), None) => {}
             _ => _ = std::io::stdout().write_all(&wire::encode(&error).unwrap_or_default()),
         }
         ExitCode::FAILURE

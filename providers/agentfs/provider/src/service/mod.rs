@@ -8,6 +8,7 @@
 //! - `git` gives a new branch its own copies of what Git changes in place.
 //! - `diff` asks the tree what changed; `below` tells what somebody changed in the directory that was branched.
 //! - `fsck` checks the tree of a home that is not served.
+//! - `passthrough` says whether large files are passed through in what is mounted.
 //! - `mourner` is a process that sees to it that a killed service comes to its end.
 //! - `order` finishes or undoes what killed callers left, and gives space back.
 //! - `record` is what travels with snapshots and branches, `tree` reads snapshots by paths, `usage` says what they hold.
@@ -27,6 +28,7 @@ mod mounted;
 mod mourner;
 mod opened;
 mod order;
+mod passthrough;
 mod record;
 mod settle;
 mod stand_in;
@@ -60,6 +62,7 @@ use standing::Grown;
 pub use fsck::fsck;
 pub use listen::{run, start};
 pub use mourner::mourn;
+pub use passthrough::passthrough;
 pub(crate) use stand_in::{clear_place, stands_in};
 
 /// So often it is tried to remove a snapshot that is read at that moment.

@@ -16,7 +16,7 @@ use ah_provider_directory::{failed, look, refuse_if_used};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
-use super::{lock, stand_in};
+use super::{lock, passthrough, stand_in};
 use crate::conversion::{Around, path_beside};
 use crate::home::{Shown, path_of, root_number};
 
@@ -192,6 +192,9 @@ impl Place {
     }
 
     fn of(mount: Mount) -> Self {
+        if let Some(why) = mount.passthrough().why_not() {
+            eprintln!("ah-agentfsd: {}: {why}", mount.at().display());
+        }
         let abort = format!("/sys/fs/fuse/connections/{}/abort", mount.device().1);
         let connection = OpenOptions::new().write(true).open(abort).ok();
         Self { mount, connection }
@@ -258,10 +261,10 @@ impl Place {
     }
 }
 
-/// What is to be seen of it from outside.
+/// What is to be seen of it from outside, and how it is served.
 pub(super) fn face(shown: &Shown) -> Face {
     let root = shown.branch.map_or(ah_agentfs::ROOT, |branch| root_number(&shown.home, branch));
-    Face { source: shown.source(), root }
+    Face { source: shown.source(), root, passthrough: passthrough::is_wanted(&shown.home) }
 }
 
 /// Makes the folder at which something is to be mounted, and gives its path.

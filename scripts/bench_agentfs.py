@@ -4,13 +4,14 @@ Each place is a directory that can be written over the same lower one, on the sa
 that a noisy machine is as unkind to all. All lie beside each other, as what is above a file is part of what looking at it costs.
 """
 
-import os, pathlib, shutil, statistics, subprocess, time
+import os, pathlib, shutil, signal, statistics, subprocess, time
 
 DISK, OURS = "the disk itself", "AgentFS"
 FILES = 10_000
 # Ratio of times to the disk's, at most.
 BARS = {"git clone": 2.0, "git status, warm": 1.0, "rg, warm": 1.2, "cargo build": 1.15, "untar": 2.0, "rm -rf": 2.0, "stat, cached": 1.3,
-        "write 1 GiB and fsync": 2.0, "read 1 GiB, warm": 1 / 0.9, "read 1 GiB, cold": 2.0}
+        "write 1 GiB and fsync": 2.0, "read 1 GiB, warm": 1 / 0.9, "read 1 GiB, cold": 2.0,
+        "read 1 GiB, passed through, warm": 1 / 0.9, "read 1 GiB, passed through, cold": 1 / 0.9}
 
 
 def run(command, **options):
@@ -118,6 +119,45 @@ def work(bench, name, at, made, found, with_build):
     run("rm -rf round; sync", cwd=at)
 
 
+def passed_through(bench, made, found):
+    """A file of 1 GiB below, by itself and in a branch that has it passed through, in turn."""
+    lower, at = bench.work / "through", bench.work / "through-at"
+    lower.mkdir()
+    run(f"cp {made}/large {lower}; {bench.ah} agent fs branch --provider agentfs --mode cow-overlay --name t --at {at}", env=bench.env, cwd=lower)
+    try:
+        home = run(f"findmnt -no SOURCE {at}").removeprefix("agentfs:").split("#")[0]
+        done = subprocess.run([pathlib.Path(bench.ah).parent / "ah-agentfsd", "--passthrough", home], capture_output=True, text=True)
+        if done.returncode:
+            print(f"nothing is passed through here: {done.stderr.strip()}", flush=True)
+            return
+        service = lambda: int(run(f"pgrep -f '[a]h-agentfsd --serve {home}'"))
+        os.kill(service(), signal.SIGTERM)
+        run(f"for n in $(seq 200); do grep -q ' {at} ' /proc/mounts || break; sleep 0.1; done; {bench.ah} agent fs branches", env=bench.env, cwd=lower)
+        # Once all is kept for it that is to be: then it is read while the service does nothing.
+        for _ in range(600):
+            with open(at / "large", "rb") as file:
+                # What the kernel has of it is not what it was answered before.
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                os.kill(service(), signal.SIGSTOP)
+                reads = subprocess.Popen(["dd", "of=/dev/null", "bs=1M", "count=64", "status=none"], stdin=file)
+                time.sleep(0.5)
+                is_through = reads.poll() == 0
+                os.kill(service(), signal.SIGCONT)
+                reads.wait()
+            if is_through:
+                break
+        else:
+            raise SystemExit("error: it is not passed through")
+        for _ in range(rounds(bench)):
+            for name, folder in [(DISK, lower), (OURS, at)]:
+                read = lambda: clocked("dd if=large of=/dev/null bs=1M status=none", folder, bench.env)
+                run("sync; echo 3 > /proc/sys/vm/drop_caches")
+                found.setdefault("read 1 GiB, passed through, cold", {}).setdefault(name, []).append(read())
+                found.setdefault("read 1 GiB, passed through, warm", {}).setdefault(name, []).append(statistics.median(read() for _ in range(3)))
+    finally:
+        run(f"{bench.ah} agent fs rm --force t; rm -rf {lower}", env=bench.env, cwd=lower)
+
+
 def table(bench, found):
     for what, places in found.items():
         times = {name: statistics.median(seconds) for name, seconds in places.items()}
@@ -169,6 +209,8 @@ def measure(bench):
         for number in range(rounds(bench)):
             for name, at in places.items():
                 work(bench, name, at, made, found, number < 2)
+        if os.geteuid() == 0:
+            passed_through(bench, made, found)
         table(bench, found)
         memory(bench, places[OURS])
     calls(bench)

@@ -12,8 +12,8 @@ use std::time::{Duration, SystemTime};
 
 use ah_agentfs::{Attr, DirEntry, Error, Ino, Kind, Owner, ROOT, Rename, Result, Seek, SetAttr, SetXattr, View};
 use fuser::{
-    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, INodeNo, InitFlags, KernelConfig, LockOwner,
-    Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig,
+    LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
     ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use rustix::fs::{Mode, XattrFlags};
@@ -33,6 +33,8 @@ const NOBODYS: Ino = 1 << 63;
 const DOT: u64 = 1;
 const DOTS: u64 = 2;
 
+/// A regular file, as Linux has it in a mode.
+const FILE: u32 = 0o100_000;
 /// What `lseek` asks for, as Linux numbers it.
 const SEEK_DATA: i32 = 3;
 
@@ -272,9 +274,17 @@ impl Filesystem for Host {
         entry(reply, self.changed(parent, self.make(request, parent.0, name, mode, rdev)));
     }
 
-    /// Refused for good, as OPEN is: the kernel then makes a file by `mknod` and opens it by itself.
-    fn create(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: i32, reply: ReplyCreate) {
-        reply.error(Errno::ENOSYS);
+    /// Refused for good, where OPEN is: the kernel then makes a file by `mknod` and opens it by itself. Where it is not, that would be two messages, the second of which cuts what was just made.
+    fn create(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, _: i32, reply: ReplyCreate) {
+        let Some(opens) = self.opens.as_ref().filter(|opens| opens.is_on()) else { return reply.error(Errno::ENOSYS) };
+        match self.changed(parent, self.make(request, parent.0, name, FILE | mode & 0o7777, 0)) {
+            Ok(attr) => {
+                opens.made(attr.ino);
+                let keep = FopenFlags::FOPEN_KEEP_CACHE;
+                reply.created(&FOREVER, &attributes(&attr), GENERATION, FileHandle(0), keep);
+            }
+            Err(error) => reply.error(errno(&error)),
+        }
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {

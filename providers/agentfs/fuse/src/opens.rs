@@ -241,6 +241,13 @@ impl Opens {
         }
     }
 
+    /// A file was made, and is open.
+    pub(crate) fn made(&self, ino: Ino) {
+        if let Open::Cached(count) = self.lock().inodes.entry(ino).or_insert(Open::Cached(0)) {
+            *count += 1;
+        }
+    }
+
     /// Puts aside what has to wait until a file is not passed through any more. Given back if it is not.
     pub(crate) fn wait(self: &Arc<Self>, asked: Asked) -> Option<Asked> {
         let state = self.lock();

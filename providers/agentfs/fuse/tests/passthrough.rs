@@ -320,6 +320,27 @@ fn two_branches_and_a_snapshot_go_on_as_they_were() {
     common::is_sound(&lab.store(), &lab.lower());
 }
 
+#[test]
+fn what_is_made_is_no_younger_than_its_directory_and_is_open_until_it_is_closed() {
+    let Some(lab) = lab() else { return };
+    let (_workspace, mount) = as_it_is(&lab, "work");
+    for n in 0..20 {
+        let path = mount.at().join(n.to_string());
+        let mut file = File::create(&path).unwrap();
+        let modified = |path: &Path| fs::metadata(path).unwrap().modified().unwrap();
+        assert!(modified(mount.at()) >= modified(&path), "{n}");
+        file.write_all(&large(n)).unwrap();
+        assert!(fs::read(&path).unwrap() == large(n));
+        assert!(File::create_new(&path).is_err());
+        // There was something in it.
+        drop(File::create(&path).unwrap());
+        assert_eq!((fs::read(&path).unwrap(), file.metadata().unwrap().len()), (Vec::new(), 0));
+    }
+    sh(mount.at(), "umask 027; echo x > made; [ $(stat -c %a made) = 640 ]");
+    assert_eq!(mount.passed_through(), 0);
+    unmount(mount);
+}
+
 /// As `ah` restores: another file comes in its place.
 #[test]
 fn another_can_be_put_in_its_place_while_it_is_open() {
@@ -333,6 +354,16 @@ fn another_can_be_put_in_its_place_while_it_is_open() {
     assert!(read(&reader) == large(0));
     fs::remove_file(&path).unwrap();
     assert!(read(&reader) == large(0));
+    // In one step with the one that is there, which has a name still.
+    fs::write(lab.lower().join("second"), large(2)).unwrap();
+    let (second, made) = (mount.at().join("second"), mount.at().join("made"));
+    let reads = File::open(&second).unwrap();
+    fs::write(&made, "made").unwrap();
+    let exchange = rustix::fs::RenameFlags::EXCHANGE;
+    rustix::fs::renameat_with(rustix::fs::CWD, &made, rustix::fs::CWD, &second, exchange).unwrap();
+    assert_eq!(fs::read(&second).unwrap(), b"made");
+    assert!(read(&reads) == large(2) && fs::read(&made).unwrap() == large(2));
+    drop(reads);
     drop(reader);
     unmount(mount);
 }

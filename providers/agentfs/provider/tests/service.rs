@@ -355,6 +355,8 @@ fn a_damaged_log_is_told_of_and_cut_by_fsck_which_nobody_runs_beside_the_service
 /// Whether who has a file open reads it while the service does nothing. What is in it, if so.
 fn read_by_the_kernel_alone(path: &Path, service: Pid) -> Option<Vec<u8>> {
     let mut file = std::fs::File::open(path).unwrap();
+    // What the kernel has of it is not what it was answered before.
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     kill_process(service, Signal::STOP).unwrap();
     let (told, heard) = std::sync::mpsc::channel();
     let reader = std::thread::spawn(move || {

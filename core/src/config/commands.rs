@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use ah_plugin_api::{Durability, Error, ErrorKind, Result};
 use serde_json::Map;
 
-use crate::config::{ConfigEntry, ConfigLayer, TrustReport, file, keys, project_file, trust, unknown_key};
+use crate::config::{ConfigEntry, ConfigLayer, TrustReport, file, is_own, keys, project_file, trust, unknown_key};
 use crate::engine::Engine;
 use crate::fsio;
 
@@ -40,7 +40,7 @@ impl Engine {
     /// removed. Gives whether the file counts in full from now on.
     ///
     /// # Errors
-    /// `InvalidArgument` for an unknown key, a wrong value or a layer without a file; `FailedPrecondition` inside an agent's own session for
+    /// `InvalidArgument` for an unknown key, a wrong value, a layer without a file or a project's where ah's own folder is; `FailedPrecondition` inside an agent's own session for
     /// what agents may do and what is removed.
     pub fn config_set(&self, path: Option<&Path>, layer: ConfigLayer, key: &str, value: Option<&str>) -> Result<bool> {
         let key = ConfigKey::find(key).ok_or_else(|| unknown_key(key))?;
@@ -72,6 +72,7 @@ impl Engine {
                     Error::new(ErrorKind::InvalidArgument, "a project's configuration needs a directory")
                 })?;
                 let target = project_file(&root);
+                self.needs_project(&root, "without `--project`, your own settings are changed, which hold everywhere")?;
                 let bytes =
                     file::read_project(&root).map_err(|e| e.context(format!("cannot change {}", target.display())))?;
                 let fields = bytes.as_ref().map(|bytes| file::parse(bytes)).transpose().map_err(|reason| {
@@ -118,11 +119,12 @@ impl Engine {
     /// Trusts the project's configuration file at `path` as it is now, or with `revoke` no longer.
     ///
     /// # Errors
-    /// `NotFound` if there is none; `FailedPrecondition` inside an agent's own session.
+    /// `NotFound` if there is none; `InvalidArgument` where ah's own folder is; `FailedPrecondition` inside an agent's own session.
     pub fn config_trust(&self, path: &Path, revoke: bool) -> Result<TrustReport> {
         self.refuse_to_agents("`config trust`")?;
         let root = self.config_root(Some(path))?.unwrap_or_default();
         let target = project_file(&root);
+        self.needs_project(&root, "your own settings need no trust; a project below it may have a file")?;
         let bytes = file::read_project(&root)
             .map_err(|e| e.context(format!("{} cannot be trusted", target.display())))?
             .ok_or_else(|| {
@@ -145,6 +147,15 @@ impl Engine {
     }
 
     fn config_root(&self, path: Option<&Path>) -> Result<Option<PathBuf>> {
+    /// Refuses what is a project's where ah's own folder is.
+    fn needs_project(&self, root: &Path, hint: &str) -> Result<()> {
+        if !is_own(self.home(), root) {
+            return Ok(());
+        }
+        let message = format!("{} is ah's own folder here, and no project's", root.join(".ah").display());
+        Err(Error::new(ErrorKind::InvalidArgument, message).with_hint(hint))
+    }
+
         path.map(|path| self.find(path).map(|(root, ..)| root)).transpose()
     }
 }

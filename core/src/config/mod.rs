@@ -11,6 +11,7 @@ mod tests;
 mod trust;
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -141,6 +142,9 @@ impl Config {
 
     /// A stranger's file is no reason to fail: what is wrong with it is a warning.
     fn add_project(&mut self, home: &Home, root: &Path) {
+        if is_own(home, root) {
+            return;
+        }
         let path = project_file(root);
         let bytes = match file::read_project(root) {
             Ok(Some(bytes)) => bytes,
@@ -341,6 +345,13 @@ fn lies_in_workspace(project_file: &Path, folders: &Value) -> bool {
 /// Where a project's file is.
 pub(crate) fn project_file(root: &Path) -> PathBuf {
     root.join(".ah/config.json")
+}
+
+/// Whether what stands in the place of a project's folder, or file, is ah's own, as it is in a home directory: then there is no project's.
+fn is_own(home: &Home, root: &Path) -> bool {
+    let id = |path: &Path| std::fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+    let is_same = |own: &Path, other: &Path| id(own).is_some_and(|own| Some(own) == id(other));
+    is_same(home.path(), &root.join(".ah")) || is_same(&home.join("config.json"), &project_file(root))
 }
 
 /// So much alike is a name that was only mistyped.

@@ -232,3 +232,46 @@ fn a_projects_file_that_sets_nothing_any_more_is_removed() {
     std::fs::write(&file, "{\"capture\": {\"include\": [\"x\"]}}\n").unwrap();
     assert!(engine.config(Some(&f.project)).unwrap().is_a_strangers());
 }
+
+#[test]
+fn where_the_home_directory_is_the_workspace_the_users_file_is_no_projects() {
+    for by_link in [false, true] {
+        let mut f = fixture();
+        let file = project_file(&f.project);
+        f.settings.home = f.project.join(".ah");
+        if by_link {
+            std::fs::rename(f.project.join(".ah"), f.project.join("elsewhere")).unwrap();
+            std::os::unix::fs::symlink("elsewhere", f.project.join(".ah")).unwrap();
+        }
+        let engine = f.engine();
+        let refused = |engine: &Engine| {
+            let set = |value| engine.config_set(Some(&f.project), ConfigLayer::Project, "labels", value);
+            let trusted = engine.config_trust(&f.project, false).map(|_| true);
+            [set(Some("{\"a\": \"b\"}")), set(None), trusted].map(|done| done.unwrap_err().kind)
+        };
+        // Whether the user has a file yet, or not.
+        assert_eq!(refused(&engine), [ErrorKind::InvalidArgument; 3]);
+        assert!(!file.exists());
+        engine.config_set(Some(&f.project), ConfigLayer::User, "prune.max-size", Some("5G")).unwrap();
+        let entry = engine.config_get(Some(&f.project), "prune.max-size").unwrap();
+        assert_eq!((entry.value, entry.layer), (json!("5G"), ConfigLayer::User));
+        let notices = engine.take_notices();
+        assert!(notices.is_empty(), "{notices:?}");
+        assert_eq!(refused(&engine), [ErrorKind::InvalidArgument; 3]);
+        let kept = std::fs::read_to_string(&file).unwrap();
+        assert!(kept.contains("5G") && !f.settings.home.join("trust.json").exists(), "{kept}");
+        // A project below has one of its own.
+        let below = f.project.join("below");
+        std::fs::create_dir_all(below.join(".git")).unwrap();
+        engine.config_set(Some(&below), ConfigLayer::Project, "labels", Some("{\"a\": \"b\"}")).unwrap();
+        assert_eq!(engine.config_get(Some(&below), "labels").unwrap().layer, ConfigLayer::Project);
+    }
+    // Also where it is the file alone that is the same.
+    let f = fixture();
+    f.engine().config_set(None, ConfigLayer::User, "prune.max-size", Some("5G")).unwrap();
+    std::fs::hard_link(f.settings.home.join("config.json"), project_file(&f.project)).unwrap();
+    let engine = f.engine();
+    assert_eq!(engine.config_get(Some(&f.project), "prune.max-size").unwrap().layer, ConfigLayer::User);
+    assert!(engine.take_notices().is_empty());
+    assert_eq!(engine.config_trust(&f.project, false).unwrap_err().kind, ErrorKind::InvalidArgument);
+}

@@ -2,10 +2,10 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use ah_core::text::shell;
-use ah_core::{Error, ErrorKind, Workspace};
+use ah_core::{Error, ErrorKind, RelPath, Workspace};
 use clap::error::{ContextKind, ContextValue};
 
 use crate::app::App;
@@ -149,6 +149,87 @@ pub(crate) fn no_pattern(workspace: &Workspace, reference: &str, paths: &[OsStri
     error.with_hint("paths are no patterns: name files and directories; `ah agent fs diff REF` lists what differs")
 }
 
+/// Paths as they are named from the current directory, if one of them is nowhere, and would be somewhere if it was taken from the top: `diff` and the timeline
+/// name files so.
+fn from_here(
+    app: &App,
+    workspace: &Workspace,
+    paths: &[OsString],
+    is_there: impl Fn(&RelPath) -> bool,
+) -> Option<Vec<OsString>> {
+    let here = app.cwd.strip_prefix(workspace.root()).ok().filter(|here| !here.as_os_str().is_empty())?;
+    let meant = |path: &OsString| {
+        let taken_from = |directory: &Path| workspace.rel_path(directory, Path::new(path)).ok();
+        let is_somewhere = taken_from(&app.cwd).is_none_or(|path| is_there(&path));
+        let from_top = taken_from(workspace.root()).filter(|path| !is_somewhere && is_there(path));
+        from_top.map(|path| named_from(here, path.as_path()).into_os_string())
+    };
+    let named: Vec<Option<OsString>> = paths.iter().map(meant).collect();
+    let is_any = named.iter().any(Option::is_some);
+    is_any.then(|| named.into_iter().zip(paths).map(|(named, path)| named.unwrap_or_else(|| path.clone())).collect())
+}
+
+/// How a path is named in the directory `here`; both begin at the top.
+fn named_from(here: &Path, path: &Path) -> PathBuf {
+    let common = here.components().zip(path.components()).take_while(|(one, other)| one == other).count();
+    let up = here.components().skip(common).map(|_| Component::ParentDir);
+    let named: PathBuf = up.chain(path.components().skip(common)).collect();
+    match named.as_os_str().as_bytes() {
+        b"" => PathBuf::from("."),
+        [b'-', ..] => Path::new(".").join(named),
+        _ => named,
+    }
+}
+
+fn taken_from_here(line: &str) -> String {
+    format!("paths are taken from the current directory: `{line}`")
+}
+
+/// What to say of a path that `from_here` names another way; `command`: `ah agent fs …` up to it.
+pub(crate) fn path_from_here(
+    app: &App,
+    workspace: &Workspace,
+    command: &str,
+    path: &OsString,
+    is_there: impl Fn(&RelPath) -> bool,
+) -> Option<String> {
+    let named = from_here(app, workspace, std::slice::from_ref(path), is_there)?;
+    Some(taken_from_here(&format!("ah agent fs {command} {}", shell(named.first()?))))
+}
+
+/// The same of paths behind `--`: the command line as it was typed, with them as they are named from here.
+pub(crate) fn paths_from_here(
+    app: &App,
+    workspace: &Workspace,
+    paths: &[OsString],
+    is_there: impl Fn(&RelPath) -> bool,
+) -> Option<String> {
+    let named = from_here(app, workspace, paths, is_there)?;
+    let words = without_directory(&std::env::args_os().collect::<Vec<_>>());
+    let before = words.iter().position(|word| word == "--")?;
+    Some(taken_from_here(&line_of(&[&words[..=before], &named].concat())))
+}
+
+/// An error about paths of a snapshot, and with `now` of the workspace, that were named from the top.
+pub(crate) fn from_top(
+    app: &App,
+    workspace: &Workspace,
+    reference: &str,
+    paths: &[OsString],
+    now: bool,
+    error: Error,
+) -> Error {
+    if error.kind != ErrorKind::NotFound {
+        return error;
+    }
+    let Ok(snapshot) = workspace.resolve(reference) else { return error };
+    let is_there = |path: &RelPath| workspace.has_then(&snapshot, path) || now && workspace.is_there(path);
+    match paths_from_here(app, workspace, paths, is_there) {
+        Some(hint) => error.with_hint(hint),
+        None => error,
+    }
+}
+
 /// The whole name of the command whose last word is `name`, somewhere below `command`.
 fn path_of(command: &clap::Command, name: &str) -> Option<String> {
     let own = command.get_name();
@@ -212,6 +293,16 @@ mod tests {
             hint("/home/u/p/sub", "ah -qC sub agent fs diff --json -- a /home/u/p/-C -C", error()),
             "outside of `exec`: `ah -C /state/b/sub -q agent fs diff --json -- a /state/b/-C -C`"
         );
+    }
+
+    #[test]
+    fn a_path_is_named_from_where_one_is() {
+        let named = |here: &str, path: &str| named_from(Path::new(here), Path::new(path)).display().to_string();
+        assert_eq!(named("src", "src/main.rs"), "main.rs");
+        assert_eq!(named("src/a", "src/b/c"), "../b/c");
+        assert_eq!(named("src/a", "src"), "..");
+        assert_eq!(named("src", "src"), ".");
+        assert_eq!(named("src", "src/-x"), "./-x");
     }
 
     #[test]

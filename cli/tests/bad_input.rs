@@ -153,7 +153,7 @@ fn errors_on_paths_say_what_helps() {
     ends(&["agent", "fs", "branch", "@", "--name", "taken"], 4, "a branch taken", "choose another name");
     ends(&["agent", "fs", "branch", "@", "--at", "/nonexistent/a b/c"], 3, "", "mkdir -p '/nonexistent/a b'\n");
     ends(&["config", "trust"], 3, ".ah/config.json", "only a project");
-    ends(&["agent", "fs", "seek", "@", "--", "no pe"], 3, "no pe", "ah agent fs versions 'no pe'\n");
+    ends(&["agent", "fs", "seek", "@", "--", "no pe"], 3, "no pe", "`ah agent fs versions 'no pe'` shows whether");
 }
 
 #[test]
@@ -771,10 +771,13 @@ fn hints_can_be_typed_whatever_a_path_is_called() {
     world.write("f", "x");
     world.fs(["snapshot"]);
     let ran = world.run(["agent", "fs", "seek", "@", "--", "-x"]);
-    assert!(ran.stderr.ends_with("hint: ah agent fs versions -- -x\n"), "{ran:?}");
+    assert!(
+        ran.stderr.ends_with("hint: `ah agent fs versions -- -x` shows whether and when it was there\n"),
+        "{ran:?}"
+    );
     let odd = OsStr::from_bytes(b"a\xff\n");
     let ran = world.run(["agent", "fs", "cat", "@"].iter().map(OsStr::new).chain([odd]));
-    assert!(ran.stderr.ends_with("/w/a\\377\\012'\n"), "{ran:?}");
+    assert!(ran.stderr.ends_with("/w/a\\377\\012'` shows whether and when it was there\n"), "{ran:?}");
 }
 
 #[test]

@@ -165,12 +165,51 @@ fn names_that_are_almost_right_get_a_hint() {
         (&root, "session show nope", 3, "the only one is main: `ah session show main`"),
         (&root, "agent fs prune max-size=1", 2, "it needs a size with its unit, like 5G"),
         (&root, "agent fs restore same -- *.log", 3, "paths are no patterns"),
-        (&root, "agent fs seek same -- r1 nope", 3, "hint: `ah agent fs versions PATH`"),
-        (&below, "agent fs cat same src/main.rs", 3, "`ah agent fs cat same ../src/main.rs`"),
-        (&below, "agent fs cat same nowhere", 3, "ah agent fs versions"),
+        (
+            &root,
+            "agent fs seek same -- r1 nope",
+            3,
+            "`ah agent fs versions PATH` shows whether and when a file was there",
+        ),
+        (&below, "agent fs cat same nowhere", 3, "nowhere` shows whether and when it was there"),
+        (&below, "agent fs restore same -- nowhere", 3, "nowhere` shows whether and when it was there"),
     ] {
         let words: Vec<&str> = line.split(' ').collect();
         says(&world, at, &words, code, &[said]);
+    }
+}
+
+#[test]
+fn paths_that_were_named_from_the_top_are_named_from_here() {
+    let world = World::new();
+    world.write("src/main.rs", "1");
+    world.write("docs/a b", "1");
+    world.fs(["snapshot", "-m", "same"]);
+    let below = world.root().join("src");
+    for (line, code, from_here) in [
+        ("agent fs cat same src/main.rs", 3, "ah agent fs cat same main.rs"),
+        ("agent fs versions src/main.rs", 3, "ah agent fs versions main.rs"),
+        ("agent fs restore same --dry-run -- src/main.rs", 3, "ah agent fs restore same --dry-run -- main.rs"),
+        ("agent fs seek same -- main.rs src/main.rs", 3, "ah agent fs seek same -- main.rs main.rs"),
+        ("agent fs diff same --stat -- src/main.rs", 0, "ah agent fs diff same --stat -- main.rs"),
+    ] {
+        let words: Vec<&str> = line.split(' ').collect();
+        let hint = format!("paths are taken from the current directory: `{from_here}`");
+        says(&world, &below, &words, code, &[&hint]);
+        // It can be typed there.
+        let words: Vec<&str> = from_here.split(' ').skip(1).collect();
+        let ran = Ran::of(world.command(&words).current_dir(&below));
+        assert!(ran.code == 0 && !ran.stderr.contains("neither"), "{from_here}: {ran:?}");
+    }
+    let elsewhere = ["agent", "fs", "restore", "same", "--", "docs/a b"];
+    says(&world, &below, &elsewhere, 3, &["`ah agent fs restore same -- '../docs/a b'`"]);
+    // Where `-C` leads, it leads again.
+    let there = [&["-C", "src"], &elsewhere[..]].concat();
+    says(&world, &world.root(), &there, 3, &["`ah -C src agent fs restore same -- '../docs/a b'`"]);
+    // What is nowhere is promised nowhere.
+    for command in ["restore", "seek", "diff"] {
+        let ran = Ran::of(world.command(["agent", "fs", command, "same", "--", "src/nope"]).current_dir(&below));
+        assert!(!ran.stderr.contains("taken from"), "{ran:?}");
     }
 }
 

@@ -113,8 +113,10 @@ impl Workspace {
             );
             return Error::new(ErrorKind::NotFound, message).with_hint(hint);
         }
-        Error::new(ErrorKind::NotFound, format!("{path} is not in the snapshot {}", snapshot.id))
-            .with_hint(format!("ah agent fs versions {}", text::shell(self.root.join(path.as_path()).as_os_str())))
+        Error::new(ErrorKind::NotFound, format!("{path} is not in the snapshot {}", snapshot.id)).with_hint(format!(
+            "`ah agent fs versions {}` shows whether and when it was there",
+            text::shell(self.root.join(path.as_path()).as_os_str())
+        ))
     }
 
     /// What to do about a path that a snapshot left out.

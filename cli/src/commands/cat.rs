@@ -3,10 +3,10 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use ah_core::text::shell;
-use ah_core::{Access, EntryRecord, Error, ErrorKind, RelPath, SnapshotRecord, Workspace, text};
+use ah_core::{Access, EntryRecord, ErrorKind, RelPath, SnapshotRecord, Workspace, text};
 use clap::Args;
 use serde::Serialize;
 
@@ -62,30 +62,16 @@ pub(crate) fn run(app: &App, args: &CatArgs) -> Outcome {
     match workspace.cat_from(&snapshot, &path, io::stdout().as_fd()) {
         Ok(_) => Ok(Exit::Done),
         Err(error) if error.kind == ErrorKind::NotFound => {
-            Err(from_here(app, &workspace, args, &snapshot, error).into())
+            let typed = format!("cat {}", shell(args.reference.as_ref()));
+            let has = |path: &RelPath| workspace.has_then(&snapshot, path);
+            let meant = hint::path_from_here(app, &workspace, &typed, &args.path, has);
+            Err(meant.map_or_else(|| error.clone(), |hint| error.clone().with_hint(hint)).into())
         }
         // The provider writes by itself; a pipe that nobody reads any more comes back as its error.
         Err(error) if error.errno == Some(rustix::io::Errno::PIPE.raw_os_error()) => {
             Err(Failure::output(io::ErrorKind::BrokenPipe.into()))
         }
         Err(error) => Err(error.into()),
-    }
-}
-
-/// `diff` names files from the top; paths here are taken from the current directory.
-fn from_here(app: &App, workspace: &Workspace, args: &CatArgs, snapshot: &SnapshotRecord, error: Error) -> Error {
-    let there = || {
-        let depth = app.cwd.strip_prefix(workspace.root()).ok()?.components().count();
-        let path = workspace.rel_path(workspace.root(), Path::new(&args.path)).ok()?;
-        (depth > 0 && workspace.has_then(snapshot, &path))
-            .then(|| PathBuf::from("../".repeat(depth)).join(path.as_path()))
-    };
-    match there() {
-        Some(path) => {
-            let (reference, path) = (shell(args.reference.as_ref()), shell(path.as_os_str()));
-            error.with_hint(format!("paths are taken from the current directory: `ah agent fs cat {reference} {path}`"))
-        }
-        None => error,
     }
 }
 

@@ -132,8 +132,14 @@ fn show(app: &App, args: &DiffArgs, workspace: &Workspace) -> Outcome {
     } else {
         app.ui.stdout(|out| changes::write(out, app.ui.out, &report.changes))?;
     }
+    let mut is_all_known = true;
     for path in options.paths.iter().filter(|path| sides.knows_nothing_of(path)) {
         app.ui.note(&format!("{path} is on neither side"));
+        is_all_known = false;
+    }
+    let knows = |path: &RelPath| !sides.knows_nothing_of(path);
+    if !is_all_known && let Some(hint) = hint::paths_from_here(app, workspace, &args.paths, knows) {
+        app.ui.note(&hint);
     }
     for path in sides.unread.take() {
         app.ui.note(&format!("not shown: {path} (unreadable)"));

@@ -94,7 +94,8 @@ pub(crate) fn run(app: &App, args: &RestoreArgs) -> Outcome {
     let report = workspace
         .restore(&args.reference, &options)
         .map_err(|error| hint::reference_first(app, &workspace, "restore", &args.reference, error))
-        .map_err(|error| hint::no_pattern(&workspace, &args.reference, &args.paths, error))?;
+        .map_err(|error| hint::no_pattern(&workspace, &args.reference, &args.paths, error))
+        .map_err(|error| hint::from_top(app, &workspace, &args.reference, &args.paths, true, error))?;
     if let Some(prompt) = prompt.filter(|prompt| prompt.snapshot == report.target.id) {
         launch::tell_from(app, &prompt);
     }

@@ -39,16 +39,19 @@ struct Shape<'a> {
 pub(crate) fn run(app: &App, args: &SeekArgs) -> Outcome {
     let workspace = app.workspace(Access::Reading)?;
     let options = SeekOptions { paths: app.paths(&workspace, &args.paths)?, ..SeekOptions::default() };
-    let lease = workspace.seek(&args.reference, &options).map_err(|error| match args.paths.as_slice() {
+    let lease = workspace.seek(&args.reference, &options);
+    let lease = lease.map_err(|error| match args.paths.as_slice() {
         [path] if error.kind == ErrorKind::NotFound && error.hint.is_none() => {
             let end = if path.as_encoded_bytes().starts_with(b"-") { "-- " } else { "" };
-            error.with_hint(format!("ah agent fs versions {end}{}", text::shell(path)))
+            let shown = "shows whether and when it was there";
+            error.with_hint(format!("`ah agent fs versions {end}{}` {shown}", text::shell(path)))
         }
         [_, ..] if error.kind == ErrorKind::NotFound && error.hint.is_none() => {
-            error.with_hint("`ah agent fs versions PATH` shows when a file was there")
+            error.with_hint("`ah agent fs versions PATH` shows whether and when a file was there")
         }
         _ => hint::reference_first(app, &workspace, "seek", &args.reference, error),
-    })?;
+    });
+    let lease = lease.map_err(|error| hint::from_top(app, &workspace, &args.reference, &args.paths, false, error))?;
     if app.ui.json {
         app.answer_of(true, workspace.root(), &Shape { lease: &lease })?;
     } else {

@@ -3,13 +3,14 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use ah_core::{Access, VersionRecord};
+use ah_core::{Access, ErrorKind, RelPath, VersionRecord};
 use clap::Args;
 use serde::Serialize;
 
 use crate::app::App;
 use crate::args::path;
 use crate::failure::{Exit, Outcome};
+use crate::hint;
 use crate::output::style::Style;
 use crate::output::table::{Cell, Table};
 use crate::output::{text, time};
@@ -41,7 +42,14 @@ struct Shape<'a> {
 pub(crate) fn run(app: &App, args: &VersionsArgs) -> Outcome {
     let workspace = app.workspace(Access::Reading)?;
     let path = workspace.rel_path(&app.cwd, Path::new(&args.path))?;
-    let mut versions = workspace.versions(&path)?;
+    let mut versions = workspace.versions(&path).map_err(|error| {
+        let is_there = |path: &RelPath| workspace.versions(path).is_ok();
+        let meant = || hint::path_from_here(app, &workspace, "versions", &args.path, is_there);
+        match (error.kind == ErrorKind::NotFound).then(meant).flatten() {
+            Some(hint) => error.with_hint(hint),
+            None => error,
+        }
+    })?;
     versions.reverse();
     if app.ui.json {
         app.answer(workspace.root(), &Shape { versions: &versions })?;

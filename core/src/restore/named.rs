@@ -84,7 +84,7 @@ impl Workspace {
                 let whole = text::shell(self.root.join(path.as_path()).as_os_str());
                 let hint = match link {
                     Some(link) => format!("{link} is a symlink: name the file where it is"),
-                    None => format!("`ah agent fs versions {whole}` shows when it was there"),
+                    None => format!("`ah agent fs versions {whole}` shows whether and when it was there"),
                 };
                 return Err(Error::new(ErrorKind::NotFound, message).with_hint(hint));
             }

@@ -32,11 +32,11 @@ provider libraries), AH_HELPER_SOCKET (where the helper ahd listens; empty: with
 as other programs read them: XDG_CONFIG_HOME (git's ignore file), CLAUDE_CONFIG_DIR, CODEX_HOME, OPENCODE_CONFIG_DIR (agents' settings), TMPDIR, SHELL.
 
 Examples:
-  ah agent fs snapshot -m 'before the refactoring'   capture this workspace
-  ah timeline                                        what happened here
-  ah agent fs diff @                                 what changed since the latest snapshot
-  ah agent fs restore @                              put every file back, safely
-  ah agent fs undo                                   take the restore back";
+  ah agent fs snapshot -m 'before the refactoring'   # capture this workspace
+  ah timeline                                        # what happened here
+  ah agent fs diff @                                 # what changed since the latest snapshot
+  ah agent fs restore @                              # put every file back, safely
+  ah agent fs undo                                   # take the restore back";
 
 /// What every command says that takes a REF.
 const REF_HELP: &str = "\
@@ -133,10 +133,10 @@ pub(crate) enum Command {
         subcommand,
         after_help = "\
 Examples:
-  ah agent hooks install claude          snapshots by themselves, at each step of Claude Code's
-  ah agent rewind @prompt                go back to before its last prompt
-  ah agent fs snapshot -m 'it works'     capture this workspace
-  ah agent record -- make test           run a command and record its terminal"
+  ah agent hooks install claude          # snapshots by themselves, at each step of Claude Code's
+  ah agent rewind @prompt                # go back to before its last prompt
+  ah agent fs snapshot -m 'it works'     # capture this workspace
+  ah agent record -- make test           # run a command and record its terminal"
     )]
     Agent(Agent),
     /// Moments, snapshots, branches and restores of this workspace, in order.
@@ -202,11 +202,11 @@ Examples:
         subcommand,
         after_help = "\
 Examples:
-  ah agent fs snapshot -m 'before the refactoring'   capture this workspace
-  ah agent fs diff @                                 what changed since the latest snapshot
-  ah agent fs restore @                              put every file back, safely
-  ah agent fs undo                                   take the restore back
-  ah agent fs branch @ --name try-b                  a writable copy to work in"
+  ah agent fs snapshot -m 'before the refactoring'   # capture this workspace
+  ah agent fs diff @                                 # what changed since the latest snapshot
+  ah agent fs restore @                              # put every file back, safely
+  ah agent fs undo                                   # take the restore back
+  ah agent fs branch @ --name try-b                  # a writable copy to work in"
     )]
     Fs(Fs),
     /// Let an agent call `ah` at each step.
@@ -505,6 +505,49 @@ mod tests {
                 assert!(help.contains("Examples:\n  ah "), "{} has no example", sub.get_name());
                 visit(sub);
             }
+        }
+        visit(&command());
+    }
+
+    /// The commands of an example as a shell takes them apart, without what is said of it.
+    fn commands_of(example: &str) -> Vec<Vec<String>> {
+        let (mut commands, mut word, mut is_quoted) = (vec![Vec::new()], None::<String>, false);
+        for letter in example.chars().chain([' ']) {
+            match letter {
+                '\'' => {
+                    is_quoted = !is_quoted;
+                    word.get_or_insert_default();
+                }
+                '#' if !is_quoted && word.is_none() => break,
+                ' ' | '"' | '|' | ';' | '<' | '>' | '(' | ')' if !is_quoted => {
+                    commands.last_mut().unwrap().extend(word.take());
+                    if !" \"".contains(letter) {
+                        commands.push(Vec::new());
+                    }
+                }
+                letter => word.get_or_insert_default().push(letter),
+            }
+        }
+        commands.retain(|words| words.first().is_some_and(|first| first == "ah"));
+        commands
+    }
+
+    #[test]
+    fn every_example_can_be_typed_as_it_stands() {
+        fn visit(command: &clap::Command) {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            for example in help.split_once("Examples:\n").map_or("", |(_, examples)| examples).lines() {
+                let commands = commands_of(example.trim_start());
+                assert!(!commands.is_empty(), "{example:?} has no command of ours");
+                for words in commands {
+                    let read = super::command().try_get_matches_from(&words);
+                    assert!(read.is_ok(), "{example:?}: {}", read.unwrap_err());
+                }
+                // What is said beside the last one's own command is none of its words.
+                let typed = example.trim_start().split(" #").next().unwrap_or_default().trim_end();
+                assert!(!typed.contains("  "), "{example:?} has prose that is no comment");
+            }
+            command.get_subcommands().filter(|sub| !sub.is_hide_set()).for_each(visit);
         }
         visit(&command());
     }

@@ -24,7 +24,7 @@ Prints the contents, or a symlink's target, byte for byte.
 Examples:
   ah agent fs cat @ src/main.rs
   ah agent fs cat before .env | diff - .env
-  ah agent fs restore before -- .env        put it back; what is there is saved first")]
+  ah agent fs restore before -- .env        # put it back; what is there is saved first")]
 pub(crate) struct CatArgs {
     /// The snapshot.
     #[arg(value_name = "REF", value_parser = reference, allow_hyphen_values = true)]

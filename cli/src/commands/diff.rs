@@ -32,7 +32,7 @@ Examples:
   ah agent fs diff @
   ah agent fs diff @{1} @ --stat
   ah agent fs diff before --patch -- src | less -R
-  ah agent fs exec b -- ah agent fs diff --patch | git apply    brings home what was done in the branch b")]
+  ah agent fs exec b -- ah agent fs diff --patch | git apply    # brings home what was done in the branch b")]
 pub(crate) struct DiffArgs {
     /// The older side; left out: what this branch grew from, or the latest.
     #[arg(value_name = "REF", value_parser = reference, allow_hyphen_values = true)]

@@ -592,7 +592,7 @@ fn a_workspace_where_none_may_be() {
         let ran = world.run(["-C", whole, "agent", "fs", "snapshot"]);
         assert!(ran.stderr.contains(&format!("`ah -C {whole} agent fs snapshot --force`")), "{ran:?}");
         let next = &world.json("overview", &["-C", whole])["next"];
-        assert_eq!(next[1]["command"], format!("ah -C {whole} agent fs status"));
+        assert_eq!(next[1]["command"], format!("ah -C {whole} agent fs providers"));
         assert!(next[0]["command"] == "cd PROJECT" && !next.to_string().contains("snapshot"), "{next}");
     }
     // A home directory may be captured by force.

@@ -214,6 +214,26 @@ fn paths_that_were_named_from_the_top_are_named_from_here() {
 }
 
 #[test]
+fn what_is_no_workspace_is_told_so_and_nothing_is_advised_there() {
+    let world = World::new();
+    let home = world.path("home");
+    for line in [&["agent", "fs", "status"][..], &[]] {
+        let ran = Ran::of(world.command(line).current_dir(&home));
+        assert!(ran.code == 0 && ran.stdout.contains("too much to be captured as one workspace"), "{ran:?}");
+        assert!(
+            !ran.stdout.contains("provider ") && !ran.stdout.contains("VERDICT") && ran.stderr.is_empty(),
+            "{ran:?}"
+        );
+        let ran = world.run(line);
+        assert!(ran.stdout.contains("provider ") && !ran.stdout.contains("too much"), "{ran:?}");
+    }
+    // Who insisted has one.
+    Ran::of(world.command(["agent", "fs", "snapshot", "--force"]).current_dir(&home));
+    let ran = Ran::of(world.command(["agent", "fs", "status"]).current_dir(&home));
+    assert!(ran.stdout.contains("VERDICT") && !ran.stdout.contains("too much"), "{ran:?}");
+}
+
+#[test]
 fn a_check_of_no_case_is_refused() {
     support::need_library();
     let world = World::new();

@@ -4,7 +4,7 @@ use ah_core::{NoticeKind, Status};
 use serde::Serialize;
 
 use crate::app::App;
-use crate::commands::hooks;
+use crate::commands::{hooks, status};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::login;
 use crate::output::style::Style;
@@ -28,7 +28,8 @@ pub(crate) fn run(app: &App) -> Outcome {
     let status = app.engine()?.status(&app.cwd)?;
     hooks::tell_gone(app, &status.root);
     login::tell_gone(app, &status);
-    let mut next = if status.workspace.is_none() && app.engine()?.is_too_much(&status.root) {
+    let is_no_workspace = status::is_no_workspace(app, &status)?;
+    let mut next = if is_no_workspace {
         ELSEWHERE.map(|(command, purpose)| Next { command: command.to_owned(), purpose })
     } else {
         next(&status)
@@ -46,7 +47,7 @@ pub(crate) fn run(app: &App) -> Outcome {
         app.answer(&status.root, &Shape { status: &status, next: &next })?;
     } else {
         app.answer_tells(NoticeKind::CaptureStopped);
-        write(app, &status, &next)?;
+        write(app, &status, &next, is_no_workspace)?;
     }
     Ok(Exit::Done)
 }
@@ -56,12 +57,12 @@ const MOST: usize = 72;
 
 /// What makes sense where no workspace is to be.
 const ELSEWHERE: [(&str, &str); 3] = [
-    ("cd PROJECT", "go into a project first: this directory holds too much to be captured as one workspace"),
-    ("ah agent fs status", "which provider serves, and why"),
+    ("cd PROJECT", "go into a project first"),
+    ("ah agent fs providers", "which providers there are"),
     ("ah --help", "everything else"),
 ];
 
-fn write(app: &App, status: &Status, next: &[Next]) -> Result<(), Failure> {
+fn write(app: &App, status: &Status, next: &[Next], is_no_workspace: bool) -> Result<(), Failure> {
     let painter = app.ui.out;
     app.ui.stdout(|out| {
         use std::io::Write;
@@ -69,6 +70,7 @@ fn write(app: &App, status: &Status, next: &[Next]) -> Result<(), Failure> {
             || painter.paint("no provider can serve here", Style::Error),
             |name| format!("provider {}", painter.paint(name.as_str(), Style::Bold)),
         );
+        let provider = if is_no_workspace { status::TOO_MUCH.to_owned() } else { provider };
         writeln!(out, "{} ({provider})", painter.paint(&text::path(&status.root), Style::Bold))?;
         if let Some(branch) = &status.branch {
             writeln!(out, "branch {} of {}", text::line(&branch.name), text::path(&branch.origin_path))?;

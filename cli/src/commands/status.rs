@@ -20,7 +20,7 @@ use crate::output::{text, time};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Prints the views that are held, each provider's verdict on the workspace, and libraries that were not loaded: `*` captures it, \
-`b` is the one by which new branches of the present grow, `+` could serve, `-` cannot. \
+`b` is the one by which new branches of the present grow, `+` could serve, `-` cannot. Of a directory that is too much for a workspace it says that alone. \
 Ends with 5 if no provider can serve. Changes nothing.
 
 Examples:
@@ -56,7 +56,35 @@ pub(crate) fn exit(status: &Status) -> Exit {
     if status.provider.is_some() || status.branch_provider.is_some() { Exit::Done } else { Exit::Code(5) }
 }
 
+/// What is said in place of a provider where `snapshot` is refused: whatever could serve, nothing is captured there.
+pub(crate) const TOO_MUCH: &str = "too much to be captured as one workspace";
+
+/// Whether what there is becomes no workspace, and none was made of it by force.
+pub(crate) fn is_no_workspace(app: &App, status: &Status) -> Result<bool, Failure> {
+    Ok(status.workspace.is_none() && app.engine()?.is_too_much(&status.root))
+}
+
 fn write(app: &App, status: &Status) -> Result<(), Failure> {
+    if is_no_workspace(app, status)? {
+        app.ui.stdout(|out| {
+            use std::io::Write;
+            let heading = app.ui.out.paint("workspace", Style::Dim);
+            writeln!(out, "{heading} none: {} is {TOO_MUCH}: go into a project", text::path(&status.root))
+        })?;
+    } else {
+        write_verdicts(app, status)?;
+    }
+    if let Some(first) = status.missing.first() {
+        let (path, more) = (text::path(&first.path), status.missing.len() - 1);
+        let others = if more > 0 { format!(" (and {more} more)") } else { String::new() };
+        app.ui.note(&format!(
+            "the workspace {path}{others} is not there; its snapshots are kept: `ah agent fs gc` says more, `ah -C DIR agent fs rm --all --force` takes away what is needed no more"
+        ));
+    }
+    Ok(())
+}
+
+fn write_verdicts(app: &App, status: &Status) -> Result<(), Failure> {
     let painter = app.ui.out;
     app.ui.stdout(|out| {
         use std::io::Write;
@@ -136,13 +164,6 @@ fn write(app: &App, status: &Status) -> Result<(), Failure> {
     }
     for (path, remedy) in status.refused.iter().filter_map(|plugin| Some((&plugin.path, plugin.remedy.as_ref()?))) {
         app.ui.note(&format!("{}: {remedy}", text::path(path)));
-    }
-    if let Some(first) = status.missing.first() {
-        let (path, more) = (text::path(&first.path), status.missing.len() - 1);
-        let others = if more > 0 { format!(" (and {more} more)") } else { String::new() };
-        app.ui.note(&format!(
-            "the workspace {path}{others} is not there; its snapshots are kept: `ah agent fs gc` says more, `ah -C DIR agent fs rm --all --force` takes away what is needed no more"
-        ));
     }
     Ok(())
 }

@@ -142,7 +142,7 @@ fn what_a_rule_ignores_that_came_since_comes_back_with_it_and_goes_with_its_undo
     world.write(".gitignore", "d/c\n");
     world.write("d/c", "now".repeat(1 << 20));
     let left = world.run(["agent", "fs", "restore", "second", "--", "d"]);
-    assert!(left.code == 0 && left.stderr.contains("left alone: d/c (ignored: `restore --ignored`"), "{left:?}");
+    assert!(left.code == 0 && left.stderr.contains("left alone: d/c (ignored: `--ignored` overwrites it)"), "{left:?}");
     assert_eq!(world.fs(["restore", "second", "--dry-run", "--ignored", "--", "d"]), "M\td/c");
     world.fs(["restore", "second", "--", "d/c"]);
     assert_eq!(world.read("d/c").as_deref(), Some("then"));

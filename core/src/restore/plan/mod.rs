@@ -48,7 +48,7 @@ const SUBVOLUME_NOW: &str = "it is a subvolume of its own by now";
 /// Where the kernel does not tell which of the two.
 pub(super) const FOREIGN_NOW: &str = "something is mounted on it, or it is a subvolume of its own, by now";
 
-const OVERWRITTEN_IF_ASKED: &str = "ignored: `restore --ignored` overwrites it";
+const OVERWRITTEN_IF_ASKED: &str = "ignored: `--ignored` overwrites it";
 const NEVER_MADE: &str = "special files cannot be made again";
 const NOTHING_OF_IT: &str = "nothing of a special file is brought back";
 

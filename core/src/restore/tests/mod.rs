@@ -508,7 +508,7 @@ fn an_ignored_file_that_is_named_itself_is_overwritten() {
     }
     let below = |name| Ask { scope: Scope::Below(vec![path(name)]), ..Ask::default() };
     let (_, outcome) = lab.restore(&target, &below("d"));
-    assert_eq!(outcome.plan.left[0].reason, "ignored: `restore --ignored` overwrites it");
+    assert_eq!(outcome.plan.left[0].reason, "ignored: `--ignored` overwrites it");
     lab.restore(&target, &below("d/.env"));
     assert_eq!([lab.text("d/.env"), lab.text("d/other.env")], ["old", "newer"]);
 }

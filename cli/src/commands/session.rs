@@ -211,12 +211,12 @@ fn show(app: &App, args: &ShowArgs) -> Outcome {
     }
     rows.extend(recordings.iter().skip(earlier).map(|recording| {
         let live = if recording.is_live() { "goes on; " } else { "" };
-        let play = format!("ah agent replay --session {name} {}", recording.number);
+        let play = app.ui.in_place(&format!("ah agent replay --session {name} {}", recording.number));
         let about = about(recording, now).map(|about| format!("{about}; ")).unwrap_or_default();
         ("recording", format!("{}, {about}{live}`{play}` plays it", recording.number))
     }));
     if let Some(around) = recordings.is_empty().then(|| workspace.recorded_around(&name)).flatten() {
-        let play = format!("ah agent replay --session {} {}", around.session, around.number);
+        let play = app.ui.in_place(&format!("ah agent replay --session {} {}", around.session, around.number));
         rows.push(("recorded", format!("in session {}: `{play}` plays it", around.session)));
     }
     app.ui.stdout(|out| {

@@ -98,6 +98,10 @@ fn what_comes_in_goes_out_the_same_in_every_format() {
     assert!(shown["recordings"].as_array().unwrap().iter().all(|one| one["live"] == false), "{shown:#}");
     let ran = world.run(["session", "show"]);
     assert!(ran.stdout.contains("`ah agent replay --session main 4` plays it"), "{ran:?}");
+    let root = world.root();
+    let ran = Ran::of(world.command(["-C", root.to_str().unwrap(), "session", "show"]).current_dir("/"));
+    let play = format!("`ah -C {} agent replay --session main 4` plays it", root.display());
+    assert!(ran.stdout.contains(&play), "{ran:?}");
     for output in [&[][..], &["-o", "-"]] {
         let ran = world.run(["agent", "cast", "export", "--to", "v3"].iter().chain(output));
         assert!(ran.stdout.starts_with("{\"version\":3") && !world.root().join("-").exists(), "{ran:?}");

@@ -276,12 +276,15 @@ impl Resolver<'_> {
         };
         let earlier = self.counting().filter(|snapshot| from(snapshot) <= wanted);
         earlier.max_by_key(|snapshot| (from(snapshot), snapshot.seq)).ok_or_else(|| {
-            let first = self.counting().map(|snapshot| snapshot.time).min();
-            let first =
-                first.map_or_else(String::new, |first| format!("; the first was taken at {}", (self.named)(first)));
             let passed = self.snapshots().any(|snapshot| !snapshot.counts() && snapshot.time <= wanted);
             let but = if passed { " but for those that restores and branches took for themselves" } else { "" };
             let wanted = (self.named)(wanted);
+            let first = self.counting().min_by_key(|snapshot| snapshot.time);
+            let first = first.map_or_else(String::new, |first| match (self.named)(first.time) {
+                // What tells them apart is not shown.
+                time if time == wanted => format!("; {}, the first, was taken a moment after it", first.id),
+                time => format!("; the first was taken at {time}"),
+            });
             not_found(format!("{text} names nothing: there is no snapshot at or before {wanted}{but}{first}"))
         })
     }

@@ -398,3 +398,16 @@ proptest! {
         let _ = Resolver { began: Some(extreme), now: extreme, ..plain(&state) }.resolve(&text);
     }
 }
+
+#[test]
+fn a_time_just_before_the_first_snapshot_is_not_told_to_be_that_of_it() {
+    let events = vec![record("kkkkkkkkkkkk", 0, None, SnapshotKind::Manual, "main", 1)];
+    let mut state = State::of(TimelineReport { events, ..TimelineReport::default() });
+    state.snapshots[0].time.nanos = 500;
+    let named = |time| format_time(Timestamp { nanos: 0, ..time });
+    let resolver = Resolver { named, ..plain(&state) };
+    let error = resolver.resolve(&format_time(at(0))).unwrap_err();
+    assert!(error.message.ends_with("; kkkkkkkkkkkk, the first, was taken a moment after it"), "{error:?}");
+    let error = resolver.resolve(&format_time(at(-1))).unwrap_err();
+    assert!(error.message.ends_with(&format!("; the first was taken at {}", named(at(0)))), "{error:?}");
+}

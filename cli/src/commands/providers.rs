@@ -16,7 +16,8 @@ use crate::output::text;
 /// Options of `ah agent fs providers`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Libraries are looked for in --provider-path and $AH_PROVIDER_PATH, beside the program, then in the system's folder. \
+Libraries are looked for in --provider-path and $AH_PROVIDER_PATH, in ../lib/ah/providers/1 from the program's folder (where cargo built it, in \
+that folder itself), then in the system's folder. \
 The providers of the helper ahd are asked for where it listens; where it does not serve, that is told. \
 Whether one can serve a workspace, `ah agent fs status` says.
 

@@ -56,8 +56,9 @@ impl Engine {
         }
         if let Some(number) = value.as_ref().filter(|value| key.lacks_unit(value)) {
             let message = format!("{} cannot be {number}: a size needs a unit", key.name);
+            let share = if key.may_be_share(number) { format!(", or `{number}%` of the disk") } else { String::new() };
             return Err(Error::new(ErrorKind::InvalidArgument, message)
-                .with_hint(format!("`ah config set {} {number}G`; B, K, M, G and T are units", key.name)));
+                .with_hint(format!("`ah config set {} {number}G`{share}; B, K, M, G and T are units", key.name)));
         }
         // From reading to writing nobody else may change it.
         let _lock = self.lock_registry()?;
@@ -71,8 +72,8 @@ impl Engine {
                 let root = self.config_root(path)?.ok_or_else(|| {
                     Error::new(ErrorKind::InvalidArgument, "a project's configuration needs a directory")
                 })?;
-                let target = project_file(&root);
                 self.needs_project(&root, "without `--project`, your own settings are changed, which hold everywhere")?;
+                let target = project_file(&root);
                 let bytes =
                     file::read_project(&root).map_err(|e| e.context(format!("cannot change {}", target.display())))?;
                 let fields = bytes.as_ref().map(|bytes| file::parse(bytes)).transpose().map_err(|reason| {
@@ -123,8 +124,8 @@ impl Engine {
     pub fn config_trust(&self, path: &Path, revoke: bool) -> Result<TrustReport> {
         self.refuse_to_agents("`config trust`")?;
         let root = self.config_root(Some(path))?.unwrap_or_default();
-        let target = project_file(&root);
         self.needs_project(&root, "your own settings need no trust; a project below it may have a file")?;
+        let target = project_file(&root);
         let bytes = file::read_project(&root)
             .map_err(|e| e.context(format!("{} cannot be trusted", target.display())))?
             .ok_or_else(|| {
@@ -146,7 +147,6 @@ impl Engine {
         Ok(TrustReport { file: target, trusted: !revoke, restricted, values })
     }
 
-    fn config_root(&self, path: Option<&Path>) -> Result<Option<PathBuf>> {
     /// Refuses what is a project's where ah's own folder is.
     fn needs_project(&self, root: &Path, hint: &str) -> Result<()> {
         if !is_own(self.home(), root) {
@@ -156,6 +156,7 @@ impl Engine {
         Err(Error::new(ErrorKind::InvalidArgument, message).with_hint(hint))
     }
 
+    fn config_root(&self, path: Option<&Path>) -> Result<Option<PathBuf>> {
         path.map(|path| self.find(path).map(|(root, ..)| root)).transpose()
     }
 }

@@ -163,6 +163,11 @@ impl ConfigKey {
         matches!(self.kind, Kind::Size | Kind::Share) && value.as_u64().is_some_and(|bytes| bytes > 0)
     }
 
+    /// Whether a number that lacks its unit may have been meant in percent.
+    pub(crate) fn may_be_share(&self, number: &Value) -> bool {
+        matches!(self.kind, Kind::Share) && number.as_u64().is_some_and(|percent| percent <= 100)
+    }
+
     /// Whether a value may stand there; the error says what may.
     pub(crate) fn check(&self, value: &Value) -> Result<(), String> {
         let texts = |value: &Value| value.as_array().is_some_and(|list| list.iter().all(Value::is_string));

@@ -275,3 +275,12 @@ fn where_the_home_directory_is_the_workspace_the_users_file_is_no_projects() {
     assert!(engine.take_notices().is_empty());
     assert_eq!(engine.config_trust(&f.project, false).unwrap_err().kind, ErrorKind::InvalidArgument);
 }
+
+#[test]
+fn a_size_without_a_unit_may_have_been_a_share() {
+    let engine = fixture().engine();
+    let hint = |key, value| engine.config_set(None, ConfigLayer::User, key, Some(value)).unwrap_err().hint.unwrap();
+    assert!(hint("prune.min-free", "5").contains("5%"));
+    assert!(!hint("prune.min-free", "101").contains('%'));
+    assert!(!hint("capture.max-file-size", "5").contains('%'));
+}

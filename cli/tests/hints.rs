@@ -173,6 +173,7 @@ fn names_that_are_almost_right_get_a_hint() {
         ),
         (&below, "agent fs cat same nowhere", 3, "nowhere` shows whether and when it was there"),
         (&below, "agent fs restore same -- nowhere", 3, "nowhere` shows whether and when it was there"),
+        (&root, "agent fs convert --back", 4, "is not behind AgentFS: there is nothing to take back"),
     ] {
         let words: Vec<&str> = line.split(' ').collect();
         says(&world, at, &words, code, &[said]);

@@ -212,8 +212,7 @@ impl Workspace {
                 )))
             }
             None => {
-                let message =
-                    format!("{} is a directory like others: there is nothing to take back", self.root.display());
+                let message = format!("{} is not behind AgentFS: there is nothing to take back", self.root.display());
                 Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("ah agent fs status"))
             }
         }

@@ -126,7 +126,7 @@ impl Provider for BtrfsProvider {
 
     fn convert(&self, place: &Place<'_>, request: &ConvertRequest, cx: &Context<'_>) -> Result<Converted> {
         if request.back {
-            let message = "a subvolume is a directory like others: there is nothing to take back";
+            let message = "a subvolume is not behind AgentFS: there is nothing to take back";
             return Err(Error::new(ErrorKind::FailedPrecondition, message));
         }
         convert::convert(place.store, place.need_workspace()?, cx)

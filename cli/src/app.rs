@@ -285,6 +285,14 @@ impl App {
         Ok((root, None))
     }
 
+    /// Says of an empty list that nothing was captured, unless it is empty for what was asked.
+    pub(crate) fn tell_none(&self, limit: Option<usize>) -> Result<()> {
+        if limit != Some(0) && self.engine()?.settings().session.is_none() {
+            self.ui.note(&format!("no snapshots here: {FIRST_SNAPSHOT}"));
+        }
+        Ok(())
+    }
+
     /// The paths inside `workspace` that arguments mean.
     pub(crate) fn paths(&self, workspace: &Workspace, arguments: &[OsString]) -> Result<Vec<RelPath>> {
         arguments.iter().map(|argument| workspace.rel_path(&self.cwd, Path::new(argument))).collect()

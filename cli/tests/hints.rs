@@ -235,6 +235,23 @@ fn what_is_no_workspace_is_told_so_and_nothing_is_advised_there() {
 }
 
 #[test]
+fn lists_of_a_branch_without_snapshots_say_so() {
+    let world = World::new();
+    world.write("f", "1");
+    world.fs(["snapshot", "-m", "first"]);
+    let branch = world.path("b");
+    world.fs(["branch", "first", "--at", branch.to_str().unwrap()]);
+    for line in [&["timeline"][..], &["agent", "fs", "snapshots"]] {
+        let ran = Ran::of(world.command(line).current_dir(&branch));
+        assert_eq!((ran.code, ran.stdout.as_str()), (0, ""), "{ran:?}");
+        assert_eq!(ran.stderr, "no snapshots here: `ah agent fs snapshot`\n", "{line:?}");
+        // What is there and was not asked for is no reason to say so.
+        let none = Ran::of(world.command([line, &["-n", "0"][..]].concat()).current_dir(world.root()));
+        assert_eq!((none.code, none.stderr.as_str()), (0, ""), "{none:?}");
+    }
+}
+
+#[test]
 fn a_check_of_no_case_is_refused() {
     support::need_library();
     let world = World::new();

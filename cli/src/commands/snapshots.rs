@@ -34,11 +34,15 @@ struct Shape<'a> {
 pub(crate) fn run(app: &App, args: &SnapshotsArgs) -> Outcome {
     let (root, workspace) = app.history(Access::Reading)?;
     let filter = SnapshotFilter { limit: args.limit, ..SnapshotFilter::default() };
+    let is_known = workspace.is_some();
     let mut snapshots = workspace.map_or_else(|| Ok(Vec::new()), |workspace| workspace.snapshots(&filter))?;
     snapshots.reverse();
     if app.ui.json {
         app.answer(&root, &Shape { snapshots: &snapshots })?;
         return Ok(Exit::Done);
+    }
+    if is_known && snapshots.is_empty() {
+        app.tell_none(args.limit)?;
     }
     app.ui.stdout(|out| table(&snapshots, app).write(out, app.ui.out))?;
     Ok(Exit::Done)

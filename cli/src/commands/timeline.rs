@@ -51,10 +51,14 @@ pub(crate) fn run(app: &App, args: &TimelineArgs) -> Outcome {
         }
     }
     let filter = TimelineFilter { limit: args.limit, ..TimelineFilter::default() };
+    let is_known = workspace.is_some();
     let report = workspace.map_or_else(|| Ok(TimelineReport::default()), |workspace| workspace.timeline(&filter))?;
     if app.ui.json {
         app.answer(&root, &Shape { report: &report, prompts: report.prompts() })?;
         return Ok(Exit::Done);
+    }
+    if is_known && report.events.is_empty() {
+        app.tell_none(args.limit)?;
     }
     app.ui.stdout(|out| table(&report, app).write(out, app.ui.out))?;
     for fault in &report.faults {

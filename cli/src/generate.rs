@@ -132,9 +132,18 @@ fn pages(command: &clap::Command, name: &str, codes: &str, directory: &Path) -> 
     Ok(())
 }
 
-/// The generator leaves out the value of `-C`, and the `--` before what only comes after it.
+/// The generator leaves out the values of options, and the `--` before what only comes after it.
 fn with_synopsis(command: &clap::Command, page: &str) -> String {
-    let page = page.replacen(r"[\fB\-C \fR]", r"[\fB\-C\fR \fIDIR\fR]", 1);
+    // What has no long name has a blank behind it.
+    let mut page = page.replacen(r"[\fB\-C \fR]", r"[\fB\-C\fR]", 1);
+    let takes_value = |option: &&clap::Arg| !option.is_positional() && option.get_action().takes_values();
+    for option in command.get_arguments().filter(takes_value) {
+        let short = || option.get_short().map(|letter| format!("-{letter}"));
+        let name = option.get_long().map(|long| format!("--{long}")).or_else(short);
+        let Some((name, [value, ..])) = name.zip(option.get_value_names()) else { continue };
+        let bold = format!(r"\fB{}\fR", name.replace('-', r"\-"));
+        page = page.replacen(&format!("{bold}]"), &format!(r"{bold} \fI{value}\fR]"), 1);
+    }
     let last = command.get_positionals().find(|argument| argument.is_last_set());
     let Some(name) = last.and_then(|last| last.get_value_names()?.first()) else { return page };
     let word = format!(r"\-\- \fI{name}\fR...");

@@ -448,6 +448,10 @@ fn help_completions_and_man_pages() {
     assert!(page.contains("cow\\-overlay"), "the values of --mode: {page}");
     let end = &page[page.find(".SH \"EXIT STATUS\"").expect("exit codes are in every command's page")..];
     assert!(end.contains("3 not found") && end.contains("130 interrupted"), "{end}");
+    for option in [r"[\fB\-\-session\fR \fISESSION\fR]", r"[\fB\-\-times\fR \fITIMES\fR]", r"[\fB\-\-dry\-run\fR]"] {
+        assert!(page.contains(option), "{option} is not in {page}");
+    }
+    assert!(read("ah-agent-fs-snapshots.1").contains(r"[\fB\-n\fR|\fB\-\-limit\fR \fIN\fR]"), "the value stands once");
     for entry in fs::read_dir(&folder).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         let text = read(&name);

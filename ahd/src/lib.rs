@@ -1,7 +1,7 @@
 //! `ahd`, the privileged helper: serves providers that need root to ordinary users, each with what is theirs.
 //!
 //! - `listen` takes connections, `closing` closes those that it refuses, `peer` is who connects, `limits` how many and how often, `accounts` whose ids count as one;
-//! - `policy` checks each call and makes it, by what `owned` says of the caller's descriptors; views and clones in `making`;
+//! - `policy` checks each call and makes it, by what `owned` says of the caller's descriptors; views and clones in `making`; what providers advise then in `advice`;
 //! - `keeper` is what they share: the providers, and the life of views and clones, which `graft` mounts and `records` writes down;
 //! - `config`, `state` and `audit` are the helper's own files; `stores` how stores come and go, also by the administrator; `sys` the only place with `unsafe`.
 //!
@@ -14,6 +14,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod accounts;
+mod advice;
 mod audit;
 mod closing;
 mod config;

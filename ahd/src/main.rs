@@ -24,8 +24,8 @@ usage: ahd [--socket PATH] [--state DIR] [--config FILE] [--provider-dir DIR]...
   --stores            lists what is kept for whom, while no ahd is running (systemctl stop ahd.socket ahd.service)
   --forget-store UID/TOKEN
                       removes all that is kept there: snapshots whose user has lost what ~/.ah knew of them; those
-                      in a pool that is not imported stay there, and are known to nobody then (a branch
-                      there keeps all of it)
+                      on a disk that is not mounted, or in a pool that is not imported, stay there, and are
+                      known to nobody then (a branch there keeps all of it)
   --version, --help
 
 CONFIG is JSON, read at the start; it need not be there, and a name in it that is not known is an error:

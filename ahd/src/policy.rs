@@ -21,6 +21,7 @@ use ah_plugin_api::{
 };
 use rustix::fs::FileType;
 
+use crate::advice;
 use crate::audit::{What, told};
 use crate::keeper::{Keeper, Known, Served, StoreKey};
 use crate::limits::{LISTED_TEXTS, MOST_TEXTS, texts};
@@ -100,7 +101,7 @@ impl Guarded<'_> {
         call: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         self.count(op)?;
-        let result = call();
+        let result = call().map_err(|error| self.advised(place, error));
         let what = What {
             op,
             provider: self.served.description.name.as_str(),
@@ -115,7 +116,7 @@ impl Guarded<'_> {
     /// As [`Guarded::audited`], for calls that change nothing: only what was forbidden is written down.
     fn counted<T>(&self, op: &str, place: &Place<'_>, call: impl FnOnce() -> Result<T>) -> Result<T> {
         self.count(op)?;
-        match call() {
+        match call().map_err(|error| self.advised(place, error)) {
             Err(error) if error.kind == ErrorKind::PermissionDenied => {
                 let refused = Error::clone(&error);
                 self.keeper.audit.note(
@@ -132,6 +133,17 @@ impl Guarded<'_> {
             }
             result => result,
         }
+    }
+
+    /// An error whose advice is for the caller.
+    fn advised(&self, place: &Place<'_>, mut error: Error) -> Error {
+        error.hint = error.hint.map(|hint| self.advice(place, &hint));
+        error
+    }
+
+    fn advice(&self, place: &Place<'_>, hint: &str) -> String {
+        let token = owned::token(place.store, self.peer).unwrap_or_else(|_| "TOKEN".to_owned());
+        advice::for_user(hint, self.keeper.state.path(), &format!("{}/{token}", self.peer.uid))
     }
 
     fn key(&self, place: &Place<'_>) -> Result<StoreKey> {
@@ -264,6 +276,7 @@ impl Provider for Guarded<'_> {
             let inner = Place::new(&store).with_workspace(&workspace.dir);
             let mut probe = self.served.provider.probe(&inner, request, cx)?;
             probe.convertible = None;
+            probe.remedy = probe.remedy.map(|remedy| self.advice(place, &remedy));
             if !probe.usable {
                 return Ok(probe);
             }

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use ah_plugin_api::{
     Context, DestroyRequest, Dir, Error, ErrorKind, ListRequest, LogLevel, Observer, Place, Provider, ProviderName,
-    ReclaimRequest, Result, Timestamp, text,
+    ReclaimRequest, Reclaimed, Result, Timestamp, text,
 };
 
 use crate::accounts;
@@ -132,7 +132,7 @@ fn give_back(keeper: &Keeper, uid: u32) -> Result<()> {
         // Those that are known to hold something are not asked each time.
         let list = || provider.list(&place, &ListRequest::default(), &cx);
         let empty = keeper.known(&key, false, &cx, list, HashMap::is_empty).unwrap_or(false);
-        if !empty || !matches!(what_stays(&**provider, &place, false, &cx), Ok(None)) || heard.first().is_some() {
+        if !empty || !matches!(what_stays(&**provider, &place, None, &cx), Ok(None)) || heard.first().is_some() {
             continue;
         }
         if let Err(error) = keeper.remove_store(&key) {
@@ -143,12 +143,24 @@ fn give_back(keeper: &Keeper, uid: u32) -> Result<()> {
     Ok(())
 }
 
-/// Puts a store in order; what there is in it then, as far as it can be read, and in `partial` as far as it can be looked for.
-fn what_stays(provider: &dyn Provider, place: &Place<'_>, partial: bool, cx: &Context<'_>) -> Result<Option<String>> {
+/// Puts a store in order; what there is in it then, as far as it can be read, and where the list has `lost` some, as far as it can be looked for.
+fn what_stays(
+    provider: &dyn Provider,
+    place: &Place<'_>,
+    lost: Option<&Error>,
+    cx: &Context<'_>,
+) -> Result<Option<String>> {
     let request = ReclaimRequest { auto: false, forgotten: Vec::new() };
-    provider.reclaim(place, &request, cx)?;
-    let count = provider.list(place, &ListRequest { partial }, cx)?.len();
-    let last = provider.reclaim(place, &request, cx)?;
+    let reclaim = || match (provider.reclaim(place, &request, cx), lost) {
+        // The same is not there for this either.
+        (Err(error), Some(lost)) if (error.kind, &error.message) == (lost.kind, &lost.message) => {
+            Ok(Reclaimed::default())
+        }
+        (reclaimed, _) => reclaimed,
+    };
+    reclaim()?;
+    let count = provider.list(place, &ListRequest { partial: lost.is_some() }, cx)?.len();
+    let last = reclaim()?;
     if let Some(clone) = last.held.first() {
         return Ok(Some(format!("the clone {clone} lies in it, of which there is no record")));
     }
@@ -211,7 +223,7 @@ pub(crate) fn forget(keeper: &Keeper, uid: u32, token: &str) -> Result<Forgotten
             count += 1;
         }
         // What was removed is given back now, since nobody will ask for it again.
-        if let Some(what) = what_stays(&**provider, &place, lost.is_some(), &cx)? {
+        if let Some(what) = what_stays(&**provider, &place, lost.as_ref(), &cx)? {
             let message = format!("the store {uid}/{token} of {} is not empty yet: {what}", key.provider);
             return Err(
                 Error::new(ErrorKind::Busy, message).with_hint("repeat it; what is in use has to be left first")

@@ -7,9 +7,9 @@ mod common;
 use std::fs;
 use std::path::PathBuf;
 
-use ah_plugin_api::{DestroyRequest, ErrorKind, Provider};
+use ah_plugin_api::{DestroyRequest, Dir, ErrorKind, Provider};
 use ah_test_disks::Disk;
-use common::{ALICE, Daemon, Home, as_user, is_root};
+use common::{ALICE, Daemon, Home, Open, as_user, is_root};
 
 const TWO_STORES: &str = r#"{"allow-containing": ["65534"], "limits": {"stores": 2}}"#;
 
@@ -197,5 +197,41 @@ fn a_store_is_forgotten_though_some_of_it_cannot_be_looked_for() {
     let (status, said) = daemon.command(&["--forget-store", &format!("{ALICE}/{token}")]);
     assert!(status && said.contains("is forgotten, with 1 snapshot"), "{said}");
     assert!(said.contains("stays") && said.contains("the disk of some is not there"), "{said}");
+    assert!(!daemon.state(&format!("stores/{ALICE}")).contains(&token));
+}
+
+#[test]
+fn a_disk_that_never_comes_back_is_forgotten_and_whose_snapshots_it_had_hears_who_can() {
+    if !is_root() {
+        return;
+    }
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let mut daemon = Daemon::with(TWO_STORES, &["btrfs"], &[]);
+    let (there, here) = (Home::make(disk.at().join("u"), ALICE), daemon.home(ALICE));
+    as_user(ALICE, || {
+        let open = Open { workspace: Dir::open(there.at("w")).unwrap(), ..here.open() };
+        open.snapshot(&*daemon.named("btrfs_ahd"), "one").unwrap();
+    });
+    let token = fs::read_to_string(here.at("store/ahd-token")).unwrap();
+    let name = format!("{ALICE}/{token}");
+    daemon.kill();
+    ah_test_disks::unmount(disk.at());
+    daemon.run().unwrap();
+    as_user(ALICE, || {
+        let (provider, open) = (daemon.named("btrfs_ahd"), here.open());
+        let one = ah_plugin_api::Reference::new("one").unwrap();
+        let listed = open.list(&*provider).unwrap_err();
+        let removed = open.destroy(&*provider, &DestroyRequest::Snapshot(one)).unwrap_err();
+        for (kind, hint) in [listed, removed].map(|error| (error.kind, error.hint.unwrap())) {
+            assert_eq!(kind, ErrorKind::FailedPrecondition);
+            assert!(hint.starts_with("mount that filesystem where it was"), "{hint}");
+            // What only root can get at is root's to do, by what asks for nothing else.
+            assert!(hint.contains(&format!("as root, while no helper runs: `ahd --forget-store {name}`")), "{hint}");
+            assert!(!hint.contains("/state/") && !hint.contains("rm '"), "{hint}");
+        }
+    });
+    daemon.kill();
+    let (status, said) = daemon.command(&["--forget-store", &name]);
+    assert!(status && said.contains("is forgotten, with 0 snapshots") && said.contains("cannot be reached"), "{said}");
     assert!(!daemon.state(&format!("stores/{ALICE}")).contains(&token));
 }

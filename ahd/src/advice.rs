@@ -1,0 +1,37 @@
+//! What providers advise, as users hear it. A provider works as root in a store of root's, and what is to be done there users cannot do.
+
+use std::path::Path;
+
+/// What says in an advice that the last way is meant, after which nobody knows of what is lost. Where another way goes first, `; ` is in between.
+const LAST: &str = "if they are lost for good";
+
+/// `hint` for a user whose store is kept below `state`, and is called `store` by the administrator (`65534/TOKEN`).
+pub(crate) fn for_user(hint: &str, state: &Path, store: &str) -> String {
+    let state = state.display().to_string();
+    let way = |way: &str| match (way.contains(&state), way.split_once(LAST)) {
+        (false, _) => way.to_owned(),
+        (true, Some((before, _))) => {
+            format!("{before}{LAST}, as root, while no helper runs: `ahd --forget-store {store}`")
+        }
+        (true, None) => format!("as root: {way}"),
+    };
+    hint.split("; ").map(way).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_roots_to_do_is_said_to_be() {
+        let of = |hint: &str| for_user(hint, Path::new("/var/lib/ahd"), "7/abc");
+        let forget = "if they are lost for good, as root, while no helper runs: `ahd --forget-store 7/abc`";
+        assert_eq!(of("mount it; or swap off"), "mount it; or swap off");
+        let lost = "if they are lost for good, forget them: rm '/var/lib/ahd/stores/7/abc/btrfs/elsewhere'";
+        assert_eq!(of(&format!("mount it; or, {lost}")), format!("mount it; or, {forget}"));
+        assert_eq!(of(lost), forget);
+        // Also where the first way leads there.
+        let both = of(&format!("move it to /var/lib/ahd/stores/7/abc/btrfs/depot; or, {lost}"));
+        assert_eq!(both, format!("as root: move it to /var/lib/ahd/stores/7/abc/btrfs/depot; or, {forget}"));
+    }
+}

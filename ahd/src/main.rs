@@ -49,12 +49,12 @@ fn run() -> u8 {
         Ok(None) => 0,
         Ok(Some(never)) => match never {},
         Err(error) => {
-            eprintln!("ahd: {error}");
+            complain(&format!("ahd: {error}"));
             for cause in &error.causes {
-                eprintln!("  {cause}");
+                complain(&format!("  {cause}"));
             }
             if let Some(hint) = &error.hint {
-                eprintln!("hint: {hint}");
+                complain(&format!("hint: {hint}"));
             }
             match error.kind {
                 ErrorKind::InvalidArgument => 2,
@@ -62,6 +62,11 @@ fn run() -> u8 {
             }
         }
     }
+}
+
+/// A line on stderr. There are names in it that users chose, and it is for root's terminal.
+fn complain(line: &str) {
+    eprintln!("{}", text::line(line));
 }
 
 /// What is asked of it.
@@ -113,7 +118,7 @@ fn start() -> Result<Option<Infallible>> {
             }
             Some("--help" | "-h") => {
                 // As it was built: the system's configuration folder is compiled in.
-                print!("{}", USAGE.replace("CONFIG", &options.config.display().to_string()));
+                print!("{}", USAGE.replace("CONFIG", &text::line(&options.config.display().to_string())));
                 return Ok(None);
             }
             _ => {
@@ -126,7 +131,7 @@ fn start() -> Result<Option<Infallible>> {
         Wanted::Serve => return ah_helper::run(&options).map(Some),
         Wanted::Stores => {
             let all = ah_helper::stores(&options)?;
-            all.iter().for_each(|held| println!("{held}"));
+            all.iter().for_each(|held| println!("{}", text::line(&held.to_string())));
             if all.is_empty() {
                 eprintln!("ahd: nothing is kept for anybody");
             }
@@ -135,7 +140,9 @@ fn start() -> Result<Option<Infallible>> {
             let forgotten = ah_helper::forget_store(&options, uid, &token)?;
             println!("{uid}/{token} is forgotten, with {}", text::count(forgotten.snapshots, "snapshot", "snapshots"));
             for error in &forgotten.unseen {
-                eprintln!("ahd: what is kept elsewhere stays, and goes by the filesystem's own command alone: {error}");
+                complain(&format!(
+                    "ahd: what is kept elsewhere stays, and goes by the filesystem's own command alone: {error}"
+                ));
             }
         }
     }

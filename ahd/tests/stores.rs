@@ -235,3 +235,26 @@ fn a_disk_that_never_comes_back_is_forgotten_and_whose_snapshots_it_had_hears_wh
     assert!(status && said.contains("is forgotten, with 0 snapshots") && said.contains("cannot be reached"), "{said}");
     assert!(!daemon.state(&format!("stores/{ALICE}")).contains(&token));
 }
+
+#[test]
+fn what_a_user_calls_their_folders_moves_no_cursor_of_the_administrators() {
+    if !is_root() {
+        return;
+    }
+    let mut daemon = Daemon::start(TWO_STORES);
+    let alice = Home::make(daemon.base.path().join("u\u{1b}]0;owned\u{7}\u{202e}\n"), ALICE);
+    let clone = as_user(ALICE, || {
+        let (provider, open) = (daemon.provider(), alice.open());
+        let one = open.snapshot(&*provider, "one").unwrap().reference;
+        open.fork(&*provider, &one, "c").unwrap().path
+    });
+    let token = fs::read_to_string(alice.at("store/ahd-token")).unwrap();
+    daemon.kill();
+    let held = Dir::open(&clone).unwrap();
+    let (status, said) = daemon.command(&["--forget-store", &format!("{ALICE}/{token}")]);
+    drop(held);
+    assert!(!status && said.contains("is in use") && said.contains("hint: leave") && said.contains("owned"), "{said}");
+    let moves = |c: char| c != '\n' && ah_plugin_api::text::misleads(c);
+    assert!(!said.contains(moves) && !said.lines().any(|line| line.starts_with('/')), "{said:?}");
+    assert!(daemon.mounts().iter().any(|(point, _)| *point == clone), "it is not taken away when this fails");
+}

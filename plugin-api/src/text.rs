@@ -61,6 +61,25 @@ pub fn misleads(c: char) -> bool {
     c.is_control() || turns(c)
 }
 
+/// `text` on one line, for a terminal: what [`misleads`] shows as an escape.
+#[must_use]
+pub fn line(text: &str) -> Cow<'_, str> {
+    escaped(text, |_| false)
+}
+
+/// As [`line`], but what is to be kept stays as it is.
+pub fn escaped(text: &str, keep: impl Fn(char) -> bool) -> Cow<'_, str> {
+    let bad = |c: char| misleads(c) && !keep(c);
+    if !text.contains(bad) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if bad(c) { safe.extend(c.escape_default()) } else { safe.push(c) }
+    }
+    Cow::Owned(safe)
+}
+
 /// A path for people: as it is, but as [`shell`] writes it where something in it would mislead, or is not UTF-8.
 #[must_use]
 pub fn path(path: &[u8]) -> Cow<'_, str> {

@@ -224,7 +224,7 @@ impl Daemon {
         let table = ah_test_disks::mounts();
         let fields = table.lines().map(|line| line.split(' ').collect::<Vec<_>>());
         fields
-            .map(|fields| (PathBuf::from(fields[4]), fields[5].to_owned()))
+            .map(|fields| (unescaped(fields[4]), fields[5].to_owned()))
             .filter(|(point, _)| point.starts_with(self.base.path()))
             .collect()
     }
@@ -325,6 +325,12 @@ pub fn request(id: &str, label: Option<&str>) -> SnapshotRequest {
 
 pub fn open_up(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// A path as the kernel's table of mounts has it: what would end a field there is in octal.
+fn unescaped(text: &str) -> PathBuf {
+    let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
+    PathBuf::from(escapes.iter().fold(text.to_owned(), |text, (escape, is)| text.replace(escape, is)))
 }
 
 /// Waits until something is so.

@@ -1,7 +1,7 @@
 //! Words and bytes made safe for a terminal: a file name or a label must not be able to move the cursor.
 
-use ah_plugin_api::text::misleads;
-pub(crate) use ah_plugin_api::text::{count, shell, size};
+pub(crate) use ah_plugin_api::text::{count, line, shell, size};
+use ah_plugin_api::text::{escaped, misleads};
 use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -10,35 +10,18 @@ use std::path::Path;
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// `text` on one line: control characters show as escapes.
-pub(crate) fn line(text: &str) -> Cow<'_, str> {
-    escape(text, |_| false)
-}
-
 /// `text` on any number of lines: other control characters show as escapes.
 pub(crate) fn lines(text: &str) -> Cow<'_, str> {
-    escape(text, |c| c == '\n')
+    escaped(text, |c| c == '\n')
 }
 
 /// A line of a file's contents, with or without its end: tabs stay.
 pub(crate) fn content(line: &str) -> Cow<'_, str> {
     let bare = line.trim_end_matches(['\r', '\n']);
-    match escape(bare, |c| c == '\t') {
+    match escaped(bare, |c| c == '\t') {
         Cow::Borrowed(_) => Cow::Borrowed(line),
         Cow::Owned(safe) => Cow::Owned(safe + &line[bare.len()..]),
     }
-}
-
-fn escape(text: &str, keep: impl Fn(char) -> bool) -> Cow<'_, str> {
-    let bad = |c: char| misleads(c) && !keep(c);
-    if !text.contains(bad) {
-        return Cow::Borrowed(text);
-    }
-    let mut safe = String::with_capacity(text.len() + 8);
-    for c in text.chars() {
-        if bad(c) { safe.extend(c.escape_default()) } else { safe.push(c) }
-    }
-    Cow::Owned(safe)
 }
 
 /// The first words of `text` on one line, at most `width` columns wide.

@@ -1,7 +1,7 @@
 //! The helper's state folder: stores that only root can enter, and a lock so that one helper at a time works on it.
 //!
 //! ```text
-//! lock, audit.log, plugins/          who works here (a process's number); what was done; which libraries were tried
+//! lock, audit.log, plugins/          who works here (a process's number, where there is room for it); what was done; which libraries were tried
 //! stores/<uid>/<token>/<provider>/   a provider's store for one of a user's
 //! records/<id>.json                  a view or a clone, see `records`
 //! shown/, clones/                    where providers make views and clones
@@ -17,6 +17,7 @@ use std::sync::{Mutex, PoisonError};
 
 use ah_plugin_api::{Dir, Error, ErrorKind, ProviderName, Result};
 use rustix::fs::FlockOperation;
+use rustix::process::FlockType;
 
 use crate::accounts;
 use crate::keeper::StoreKey;
@@ -181,9 +182,7 @@ fn lock(root: &Path) -> Result<File> {
     rustix::fs::flock(&turn, FlockOperation::LockExclusive).map_err(|e| failed(e.into()))?;
     let mut file = open("lock")?;
     if !take(&file) {
-        let mut holder = String::new();
-        file.read_to_string(&mut holder).map_err(failed)?;
-        let free = holder.trim().parse().is_ok_and(is_dying) && {
+        let free = holder(&mut file).map_err(failed)?.is_some_and(is_dying) && {
             std::fs::rename(root.join("lock"), root.join("lock.old")).map_err(failed)?;
             file = open("lock")?;
             take(&file)
@@ -193,8 +192,25 @@ fn lock(root: &Path) -> Result<File> {
             return Err(Error::new(ErrorKind::Busy, message).with_hint("systemctl stop ahd.socket ahd.service"));
         }
     }
-    file.set_len(0).and_then(|()| file.write_all_at(std::process::id().to_string().as_bytes(), 0)).map_err(failed)?;
-    Ok(file)
+    // A second one, of a kind of which the kernel knows whose it is. It goes when this process closes any descriptor of that file.
+    let known = rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+    // And for a helper that asks for the number alone. Where the disk has no room for it, nor for taking away the one of who had the lock before, this one
+    // works all the same: by way of it goes what fills the disk.
+    let number = std::process::id().to_string();
+    match file.set_len(0).and_then(|()| file.write_all_at(number.as_bytes(), 0)) {
+        Err(e) if !known => Err(failed(e)),
+        _ => Ok(file),
+    }
+}
+
+/// Who holds a lock, if that is known: by what the kernel says, else by the number in the file, which may be one of a former holder otherwise.
+fn holder(file: &mut File) -> std::io::Result<Option<u32>> {
+    if let Some(lock) = rustix::process::fcntl_getlk(&*file, &FlockType::WriteLock.into())? {
+        return Ok(lock.pid.and_then(|pid| u32::try_from(pid.as_raw_nonzero().get()).ok()));
+    }
+    let mut number = String::new();
+    file.read_to_string(&mut number)?;
+    Ok(number.trim().parse().ok())
 }
 
 /// Whether a process has been killed and waits for its last threads: its main thread is a zombie.
@@ -242,6 +258,7 @@ mod tests {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
         held.set_len(0).unwrap();
+        assert_eq!(lock(dir.path()).unwrap_err().kind, ErrorKind::Busy, "as which nobody is named");
         held.write_all_at(ended.id().to_string().as_bytes(), 0).unwrap();
         let next = lock(dir.path()).unwrap();
         assert_eq!(lock(dir.path()).unwrap_err().kind, ErrorKind::Busy, "and of those who come then only one");

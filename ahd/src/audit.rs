@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -55,6 +55,8 @@ enum Turn {
 struct Open {
     file: File,
     size: u64,
+    /// Whether its last line has no end: there was no room for more.
+    is_cut: bool,
 }
 
 /// What a line says beside who, when and how it ended.
@@ -186,21 +188,40 @@ impl Audit {
         }
         if slot.is_none() {
             let mut options = File::options();
-            options.append(true).create(true).mode(0o600).custom_flags(nix::libc::O_NOFOLLOW);
+            options.read(true).append(true).create(true).mode(0o600).custom_flags(nix::libc::O_NOFOLLOW);
             *slot = options.open(&self.path).ok().map(|file| {
                 let size = file.metadata().map_or(0, |at| at.len());
-                Open { file, size }
+                let mut last = [b'\n'];
+                // Of one that is empty nothing is read.
+                let _ = file.read_at(&mut last, size.saturating_sub(1));
+                Open { file, size, is_cut: last != [b'\n'] }
             });
         }
         if let Some(open) = slot.as_mut() {
-            let _ = open.file.write_all(text.as_bytes());
-            open.size += text.len() as u64;
+            open.size += append(&mut open.file, &mut open.is_cut, &text);
         }
     }
 
     fn aside(&self, number: u32) -> PathBuf {
         self.path.with_extension(format!("log.{number}"))
     }
+}
+
+/// Writes a line behind what is there, as far as there is room; on a line of its own, if the last one was cut short. How many bytes were written.
+fn append(file: &mut impl Write, is_cut: &mut bool, line: &str) -> u64 {
+    let text = [if *is_cut { "\n" } else { "" }, line].concat();
+    let mut done = 0;
+    while let Some(rest) = text.as_bytes().get(done..).filter(|rest| !rest.is_empty()) {
+        match file.write(rest) {
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Ok(0) | Err(_) => break,
+            Ok(count) => done += count,
+        }
+    }
+    if let Some(last) = text.as_bytes()[..done].last() {
+        *is_cut = *last != b'\n';
+    }
+    done as u64
 }
 
 /// A line that is about the helper itself.
@@ -293,6 +314,36 @@ mod tests {
             audit.note(&peer, &what, Ok(()));
         }
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count() as u32, KEPT + 1);
+    }
+
+    #[test]
+    fn what_comes_after_a_line_that_was_cut_short_is_a_line_of_its_own() {
+        /// A disk with room for so much.
+        struct Disk(Vec<u8>, usize);
+        impl Write for Disk {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                let length = bytes.len().min(self.1 - self.0.len());
+                self.0.extend(&bytes[..length]);
+                if length > 0 || bytes.is_empty() { Ok(length) } else { Err(std::io::ErrorKind::StorageFull.into()) }
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let (mut disk, mut is_cut) = (Disk(Vec::new(), 8), false);
+        for (room, line, written) in
+            [(8, "first\n", 6), (8, "second\n", 2), (8, "third\n", 0), (30, "fourth\n", 8), (30, "fifth\n", 6)]
+        {
+            disk.1 = room;
+            assert_eq!(append(&mut disk, &mut is_cut, line), written, "{line}");
+        }
+        assert_eq!(std::str::from_utf8(&disk.0), Ok("first\nse\nfourth\nfifth\n"));
+        // Nor is what a former helper's line was cut to.
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("audit.log"), "cut").unwrap();
+        (0..2).for_each(|_| Audit::new(dir.path()).say("x"));
+        let text = std::fs::read_to_string(dir.path().join("audit.log")).unwrap();
+        assert_eq!(text.lines().map(|line| line.starts_with('{')).collect::<Vec<_>>(), [false, true, true]);
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! What a refusal of ZFS amounts to for a caller: by its numbers, never by its text.
 
-use ah_plugin_api::{Error, ErrorKind};
+use std::ffi::{CStr, OsStr};
+use std::os::unix::ffi::OsStrExt;
+
+use ah_plugin_api::{Error, ErrorKind, text};
 use rustix::io::Errno;
 
 use crate::sys::{Failure, LibError, Missing, code};
@@ -33,6 +36,18 @@ pub(crate) fn of_kernel(what: impl Into<String>, failure: &Failure) -> Error {
     // The error of a name says more than that of the whole.
     let errno = failure.each.first().map_or(failure.errno, |(_, errno)| *errno);
     of_errno(what, errno)
+}
+
+/// A refusal to give a clone the snapshots of what it was made from, of which `origin` is one.
+pub(crate) fn of_promotion(clone: &CStr, origin: &CStr, failure: &Failure) -> Error {
+    let what = format!("cannot promote {}", clone.to_string_lossy());
+    let Some((name, _)) = failure.each.first() else { return of_kernel(what, failure) };
+    let origin = origin.to_string_lossy();
+    let from = origin.split('@').next().unwrap_or_default();
+    let name_shown = text::path(name);
+    let own = [clone.to_bytes(), b"@", name].concat();
+    of_kernel(format!("{what}: it has a snapshot {name_shown}, as has {from}, whose snapshots it would get"), failure)
+        .with_hint(format!("rename one, then repeat: zfs rename {} NEW", text::shell(OsStr::from_bytes(&own))))
 }
 
 /// A refusal of libzfs while doing what `what` says.
@@ -118,6 +133,18 @@ fn of_errno(what: impl Into<String>, number: i32) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_promotion_says_which_snapshot_is_in_its_way() {
+        let exists = Errno::EXIST.raw_os_error();
+        let of = |each| of_promotion(c"tank/clone", c"tank/work@first", &Failure { errno: exists, each });
+        let error = of(vec![(b"monday".to_vec(), exists)]);
+        let said = format!("{error} {:?}", error.causes);
+        assert!(["tank/clone", "tank/work", "snapshot monday"].iter().all(|name| said.contains(name)), "{said}");
+        assert_eq!((error.kind, error.errno), (ErrorKind::AlreadyExists, Some(exists)));
+        assert!(error.hint.unwrap().ends_with("zfs rename tank/clone@monday NEW"));
+        assert!(of(Vec::new()).hint.is_none());
+    }
 
     #[test]
     fn kinds_follow_from_numbers() {

@@ -13,7 +13,7 @@ use ah_plugin_api::{Context, Error, ErrorKind, LogLevel, Reference, Result};
 use rustix::io::Errno;
 
 use crate::busy;
-use crate::failure::{of_kernel, of_library};
+use crate::failure::{of_kernel, of_library, of_promotion};
 use crate::find;
 use crate::lineage;
 use crate::names;
@@ -262,8 +262,7 @@ fn promote_first(core: &'static Core, snapshot: &CStr) -> Result<Option<CString>
     };
     clones.sort_by_key(|name| std::str::from_utf8(name).is_ok_and(names::is_any_clone));
     let Some(clone) = clones.into_iter().next().and_then(|name| CString::new(name).ok()) else { return Ok(None) };
-    core.promote(&clone)
-        .map_err(|failure| of_kernel(format!("cannot promote {}", clone.to_string_lossy()), &failure))?;
+    core.promote(&clone).map_err(|failure| of_promotion(&clone, snapshot, &failure))?;
     Ok(Some(clone))
 }
 

@@ -1,6 +1,6 @@
 //! libzfs_core: each call one ioctl, atomic over everything it names. Safe to call from many threads.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, c_char};
 use std::ptr::null_mut;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -98,13 +98,13 @@ impl Core {
         answer(errno, &Values::new())
     }
 
-    /// Makes the clone the owner of its origin, and what was cloned the clone.
+    /// Makes the clone the owner of its origin, and what was cloned the clone. Where both have a snapshot of one name, the failure says which.
     pub(crate) fn promote(&self, clone: &CStr) -> Result<(), Failure> {
         let mut conflicting = [0; 256];
         let size = i32::try_from(conflicting.len()).unwrap_or(0);
         // SAFETY: a name, and a buffer with its size.
         let errno = unsafe { self.0.lzc_promote(clone.as_ptr(), conflicting.as_mut_ptr(), size) };
-        answer(errno, &Values::new())
+        promoted(errno, &conflicting)
     }
 
     /// Destroys a filesystem that has no snapshots and is not mounted.
@@ -144,9 +144,34 @@ fn answer(errno: i32, errors: &Values) -> Result<(), Failure> {
     if errno == 0 { Ok(()) } else { Err(Failure { errno, each }) }
 }
 
+/// The answer to a promotion, with the name, behind the `@`, of a snapshot that is in the way: by that alone the module says so.
+fn promoted(errno: i32, conflicting: &[c_char]) -> Result<(), Failure> {
+    let mut answer = answer(errno, &Values::new());
+    let name: Vec<u8> = conflicting.iter().map(|byte| byte.to_ne_bytes()[0]).take_while(|byte| *byte != 0).collect();
+    if let Err(failure) = &mut answer
+        && errno == Errno::EXIST.raw_os_error()
+        && !name.is_empty()
+    {
+        failure.each.push((name, errno));
+    }
+    answer
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_snapshot_in_the_way_of_a_promotion_is_named() {
+        let mut name = [0; 256];
+        let told = b"monday".map(|byte| c_char::from_ne_bytes([byte]));
+        let exists = Errno::EXIST.raw_os_error();
+        let failed = |errno, each| Err(Failure { errno, each });
+        assert_eq!(promoted(exists, &name), failed(exists, Vec::new()));
+        name[..6].copy_from_slice(&told);
+        assert_eq!(promoted(exists, &name), failed(exists, vec![(b"monday".to_vec(), exists)]));
+        assert_eq!((promoted(0, &name), promoted(1, &name)), (Ok(()), failed(1, Vec::new())));
+    }
 
     #[test]
     fn how_many_more_errors_there_are_is_none_of_them() {

@@ -7,7 +7,9 @@ mod common;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use ah_plugin_api::{CloneRequest, Context, Error, ErrorKind, FileName, MountRequest, Provider, Snapshot};
+use ah_plugin_api::{
+    CloneRequest, Context, DestroyRequest, Error, ErrorKind, FileName, MountRequest, Provider, Snapshot,
+};
 use ah_test_disks::Disk;
 use common::{Bench, run, subvolumes};
 
@@ -52,6 +54,31 @@ fn a_copy_of_a_snapshot_is_none_and_goes_when_it_is_removed() {
         assert_eq!(fs::read_dir(copied.join("depot/trash")).unwrap().count(), 0);
         assert!(bench.work("deep/in/f").exists() && bench.ids() == ["a"]);
     }
+}
+
+/// As of an `AH_HOME` and a copy of it, where the snapshots are in neither.
+#[test]
+fn what_one_of_two_stores_shows_the_other_does_not_remove() {
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let beside = tempfile::tempdir().unwrap();
+    let (first, second) = (beside.path().join("first"), beside.path().join("second"));
+    let work = disk.at().join("work");
+    let one = Bench::of(&work, &first, &beside.path().join("t1"));
+    one.write("f", "x");
+    let taken = one.snapshot("a");
+    run("cp", &["-a", first.to_str().unwrap(), second.to_str().unwrap()]);
+    let other = Bench::of(&work, &second, &beside.path().join("t2"));
+    assert_eq!(other.ids(), ["a"]);
+    let removal = DestroyRequest::Snapshot(taken.reference.clone());
+    for (shows, removes) in [(&one, &other), (&other, &one)] {
+        let view = shows.view(&taken, "v");
+        assert_eq!(removes.destroy(&removal).unwrap_err().kind, ErrorKind::Busy);
+        removes.reclaim();
+        assert_eq!(fs::read_to_string(view.path.join("f")).unwrap(), "x");
+        shows.unmount(&view);
+    }
+    other.destroy(&removal).unwrap();
+    assert!(one.ids().is_empty());
 }
 
 #[test]

@@ -9,7 +9,6 @@
 //! Whoever puts something into a depot holds that locked, shared ([`hold`]); whoever takes it away, alone. Which depot is the store's is decided
 //! by the note's first name; whoever takes that away holds the note locked.
 
-use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,9 +19,10 @@ use std::time::{Duration, Instant};
 use ah_plugin_api::text::shell;
 use ah_plugin_api::{Dir, Error, ErrorKind, Result};
 use ah_provider_directory::{failed, look, names, path_of};
-use rustix::fs::{Access, AtFlags, FlockOperation, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::{Errno, retry_on_intr};
 
+use crate::above::{candidates, nowhere};
 use crate::depot::{FOLDERS, hex, how_to_bring, open, stands_for_another, unique};
 use crate::subvolume::is_root;
 use crate::sys;
@@ -221,49 +221,6 @@ fn is_ours(stat: &rustix::fs::Statx) -> bool {
 fn close(folder: BorrowedFd<'_>) -> Result<(), Errno> {
     let is_new = is_ours(&look(folder, b"")?) && names(folder)?.is_empty();
     if is_new { rustix::fs::fchmod(folder, Mode::RWXU) } else { Ok(()) }
-}
-
-/// The highest directory above the workspace, on its mount, that this user may write to; in it, the folder of depots is made, or
-/// would be.
-pub(crate) fn place_above(workspace: &Dir) -> Result<OwnedFd> {
-    candidates(workspace)?.into_iter().next_back().ok_or_else(|| nowhere(workspace))
-}
-
-fn nowhere(workspace: &Dir) -> Error {
-    let message = format!(
-        "there is no place for snapshots on the filesystem of {}: no directory above it that you may write to",
-        workspace.path().display()
-    );
-    Error::new(ErrorKind::FailedPrecondition, message)
-        .with_hint("set AH_HOME to a folder of yours on that filesystem, or let the administrator set up `ahd`")
-}
-
-/// So many directories above a workspace are tried, the highest of those that come into question: each is held open.
-const MAX_CANDIDATES: usize = 16;
-
-/// The directories above the workspace that come into question, the lowest first.
-fn candidates(workspace: &Dir) -> Result<VecDeque<OwnedFd>> {
-    let fail = |errno| failed("cannot look at the directories above the workspace", errno);
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let mut found = VecDeque::new();
-    let mut stat = look(workspace, b"").map_err(fail)?;
-    let mut at = rustix::fs::openat(workspace, c".", flags, Mode::empty()).map_err(fail)?;
-    loop {
-        let up = rustix::fs::openat(&at, c"..", flags, Mode::empty()).map_err(fail)?;
-        let above = look(&up, b"").map_err(fail)?;
-        let key = |s: &rustix::fs::Statx| (s.stx_ino, s.stx_dev_major, s.stx_dev_minor);
-        if key(&above) == key(&stat) || above.stx_mnt_id != stat.stx_mnt_id {
-            return Ok(found);
-        }
-        let wanted = Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK;
-        if rustix::fs::accessat(&up, c".", wanted, AtFlags::EACCESS).is_ok() {
-            if found.len() == MAX_CANDIDATES {
-                found.pop_front();
-            }
-            found.push_back(up.try_clone().map_err(|e| Error::from_io("cannot look at the directories above", &e))?);
-        }
-        (at, stat) = (up, above);
-    }
 }
 
 /// Makes a depot for the store, on the filesystem of the workspace; if somebody else is first, theirs holds. There may be none afterwards: they

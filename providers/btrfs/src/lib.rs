@@ -14,6 +14,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod above;
 mod convert;
 mod depot;
 mod diff;

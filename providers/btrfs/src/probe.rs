@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::depot::Depot;
 use crate::subvolume::{Removal, Subvolume};
-use crate::{depot, elsewhere, omitted};
+use crate::{above, depot, omitted};
 
 const OWN_HOME: &str = "set AH_HOME to a folder of your own";
 
@@ -113,7 +113,7 @@ fn obstacle(workspace: &Dir, store: &Dir, source: &Subvolume) -> Option<(String,
             )),
         };
     }
-    match elsewhere::place_above(workspace) {
+    match above::place_above(workspace) {
         Ok(_) => None,
         Err(_) if matches!(writable(&source.root), Err(Errno::ROFS)) => read_only(&source.path),
         Err(error) => Some((told(&error), error.hint.unwrap_or_default())),

@@ -186,6 +186,26 @@ fn snapshots_on_another_filesystem_than_the_workspace_by_now() {
     }
 }
 
+/// Nothing is above it, so what helps has to be in it.
+#[test]
+fn a_workspace_that_is_where_its_filesystem_is_mounted() {
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let beside = tempfile::tempdir().unwrap();
+    let store = |name: &str| beside.path().join(name);
+    let bench = Bench::of(disk.at(), &store("store"), &store("t"));
+    let hint = advice(&bench);
+    assert!(hint.contains("AH_HOME") && hint.contains("a directory in it"), "{hint}");
+    assert!(!hint.contains("ahd"), "whom it would be no better with: {hint}");
+    let own = Bench::of(disk.at(), &disk.at().join(".ah/store"), &disk.at().join(".ah/t"));
+    let below = Bench::of(&disk.at().join("work"), &store("store"), &store("t"));
+    for bench in [own, below] {
+        assert!(bench.probe().usable, "{:?}", bench.probe());
+        bench.write("f", "x");
+        let taken = bench.snapshot("a");
+        assert!(bench.names(&taken, "").contains(&"f".to_owned()));
+    }
+}
+
 #[test]
 fn a_swap_file_whose_path_the_kernel_writes_otherwise() {
     let Some(disk) = Disk::new("btrfs", 300, "") else { return };

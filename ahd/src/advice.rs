@@ -18,9 +18,23 @@ pub(crate) fn for_user(hint: &str, state: &Path, store: &str) -> String {
     hint.split("; ").map(way).collect::<Vec<_>>().join("; ")
 }
 
+/// A remedy without the advice to set up the helper, which is there.
+pub(crate) fn without_helper(remedy: &str) -> Option<String> {
+    let rest: Vec<&str> = remedy.split(", or ").filter(|way| !way.contains("`ahd`")).collect();
+    (!rest.is_empty()).then(|| rest.join(", or "))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_helper_is_no_remedy_of_its_own() {
+        let of = |remedy: &str| without_helper(remedy);
+        assert_eq!(of("a, or b"), Some("a, or b".to_owned()));
+        assert_eq!(of("mount it, or let the administrator set up `ahd`, which does it"), Some("mount it".to_owned()));
+        assert_eq!(of("let the administrator set up `ahd`"), None);
+    }
 
     #[test]
     fn what_is_roots_to_do_is_said_to_be() {

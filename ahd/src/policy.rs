@@ -276,6 +276,7 @@ impl Provider for Guarded<'_> {
             let inner = Place::new(&store).with_workspace(&workspace.dir);
             let mut probe = self.served.provider.probe(&inner, request, cx)?;
             probe.convertible = None;
+            probe.remedy = probe.remedy.and_then(|remedy| advice::without_helper(&remedy));
             probe.remedy = probe.remedy.map(|remedy| self.advice(place, &remedy));
             if !probe.usable {
                 return Ok(probe);

@@ -9,9 +9,11 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use std::path::{Path, PathBuf};
 
-use ah_plugin_api::{Capability, Context, DestroyRequest, ErrorKind, FileName, ReclaimRequest, Reference, SnapshotRef};
+use ah_plugin_api::{
+    Capability, Context, DestroyRequest, Dir, ErrorKind, FileName, ReclaimRequest, Reference, SnapshotRef,
+};
 use ah_test_disks::{Cut, Disk};
-use common::{ALICE, ALLOWED, BOB, Daemon, Home, as_user, in_groups, is_root};
+use common::{ALICE, ALLOWED, BOB, Daemon, Home, Open, as_user, in_groups, is_root};
 
 #[test]
 fn a_user_has_snapshots_views_and_clones_of_what_is_theirs() {
@@ -398,4 +400,36 @@ fn the_place_of_a_clone_is_not_back_after_a_power_cut_when_nobody_knows_the_clon
     daemon.kill();
     before.look(&disk, |_| assert!(clone.path.is_dir()));
     after.look(&disk, |_| assert!(!clone.path.exists()));
+}
+
+#[test]
+fn the_helper_does_not_advise_to_set_it_up() {
+    if !is_root() {
+        return;
+    }
+    let (Some(disk), Some(closed)) = (Disk::new("btrfs", 300, ""), Disk::new("btrfs", 300, "")) else { return };
+    let daemon = Daemon::with(ALLOWED, &["btrfs"], &[]);
+    let here = daemon.home(ALICE);
+    let remedy = |workspace: &Path| {
+        as_user(ALICE, || {
+            let open = Open { workspace: Dir::open(workspace).unwrap(), ..here.open() };
+            let probe = open.probe(&*daemon.named("btrfs_ahd")).unwrap();
+            assert!(!probe.usable && probe.reason.contains("no place for snapshots"), "{probe:?}");
+            probe.remedy.unwrap_or_default()
+        })
+    };
+    // Where that would make no difference.
+    std::os::unix::fs::chown(disk.at(), Some(ALICE), Some(ALICE)).unwrap();
+    let advice = remedy(disk.at());
+    assert!(advice.contains("a directory in it") && !advice.contains("ahd"), "{advice}");
+    // And where it would help, were it not there. Root cannot write there either.
+    let there = Home::make(closed.at().join("u"), ALICE);
+    let lock = |flag: &str| {
+        let mut chattr = std::process::Command::new("chattr");
+        assert!(chattr.arg(flag).args([closed.at(), &there.root]).status().unwrap().success());
+    };
+    lock("+i");
+    let advice = remedy(&there.at("w"));
+    lock("-i");
+    assert!(!advice.contains("ahd"), "{advice}");
 }

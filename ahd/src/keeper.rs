@@ -399,7 +399,7 @@ impl Keeper {
 }
 
 /// Whether what a record says is mounted is.
-fn stands(record: &Record) -> Result<bool> {
+pub(crate) fn stands(record: &Record) -> Result<bool> {
     record.mark.as_ref().map_or(Ok(false), |mark| Ok(graft::find(mark)?.is_some()))
 }
 

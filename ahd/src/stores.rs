@@ -15,8 +15,9 @@ use ah_plugin_api::{
 
 use crate::accounts;
 use crate::audit::told;
-use crate::keeper::{Keeper, Served, StoreKey};
+use crate::keeper::{self, Keeper, Served, StoreKey};
 use crate::owned::is_token;
+use crate::records::{Made, Record};
 
 /// A store, and what is in it.
 #[derive(Debug)]
@@ -153,9 +154,7 @@ fn what_stays(
     let request = ReclaimRequest { auto: false, forgotten: Vec::new() };
     let reclaim = || match (provider.reclaim(place, &request, cx), lost) {
         // The same is not there for this either.
-        (Err(error), Some(lost)) if (error.kind, &error.message) == (lost.kind, &lost.message) => {
-            Ok(Reclaimed::default())
-        }
+        (Err(error), Some(lost)) if is_same(&error, lost) => Ok(Reclaimed::default()),
         (reclaimed, _) => reclaimed,
     };
     reclaim()?;
@@ -169,6 +168,21 @@ fn what_stays(
     }
     let rest = [last.stays, last.actions].concat();
     Ok((!rest.is_empty()).then(|| rest.join(", ")))
+}
+
+/// Whether two errors are one and the same reason.
+fn is_same(one: &Error, other: &Error) -> bool {
+    (one.kind, &one.message) == (other.kind, &other.message)
+}
+
+/// Whether an error says of a record's store what its list says, which is that some of it cannot be looked for.
+fn is_of_lost(keeper: &Keeper, record: &Record, error: &Error, cx: &Context<'_>) -> bool {
+    let key = StoreKey { uid: record.uid, token: record.token.clone(), provider: record.provider.clone() };
+    let listed = keeper.provider(&key.provider).and_then(|served| {
+        let store = open(keeper, &key)?;
+        served.provider.list(&Place::new(&store), &ListRequest::default(), cx)
+    });
+    listed.is_err_and(|lost| lost.kind == ErrorKind::FailedPrecondition && is_same(error, &lost))
 }
 
 /// What was done with a store that was to be forgotten.
@@ -204,7 +218,17 @@ pub(crate) fn forget(keeper: &Keeper, uid: u32, token: &str) -> Result<Forgotten
     let cx = Context::new(&heard);
     for record in keeper.records.find(|record| record.uid == uid && record.token == token) {
         let _claim = keeper.records.claim(&record.id)?;
-        keeper.take_down(&record, &cx)?;
+        match keeper.take_down(&record, &cx) {
+            // What the provider has written down of a view is where its snapshot is, which cannot be looked for either, or goes with the store.
+            Err(error)
+                if record.made == Made::View
+                    && !keeper::stands(&record)?
+                    && is_of_lost(keeper, &record, &error, &cx) =>
+            {
+                keeper.records.remove(&record.id)?;
+            }
+            taken => taken?,
+        }
     }
     let (mut count, mut unseen) = (0, Vec::new());
     for key in &keys {

@@ -210,18 +210,21 @@ fn a_disk_that_never_comes_back_is_forgotten_and_whose_snapshots_it_had_hears_wh
     let (there, here) = (Home::make(disk.at().join("u"), ALICE), daemon.home(ALICE));
     as_user(ALICE, || {
         let open = Open { workspace: Dir::open(there.at("w")).unwrap(), ..here.open() };
-        open.snapshot(&*daemon.named("btrfs_ahd"), "one").unwrap();
+        let one = open.snapshot(&*daemon.named("btrfs_ahd"), "one").unwrap().reference;
+        // What was written down of it is on that disk, too.
+        open.mount(&*daemon.named("btrfs_ahd"), &one, "v").unwrap();
     });
     let token = fs::read_to_string(here.at("store/ahd-token")).unwrap();
     let name = format!("{ALICE}/{token}");
     daemon.kill();
+    ah_test_disks::unmount(&here.at("target/v"));
     ah_test_disks::unmount(disk.at());
     daemon.run().unwrap();
     as_user(ALICE, || {
         let (provider, open) = (daemon.named("btrfs_ahd"), here.open());
-        let one = ah_plugin_api::Reference::new("one").unwrap();
+        let another = ah_plugin_api::Reference::new("another").unwrap();
         let listed = open.list(&*provider).unwrap_err();
-        let removed = open.destroy(&*provider, &DestroyRequest::Snapshot(one)).unwrap_err();
+        let removed = open.destroy(&*provider, &DestroyRequest::Snapshot(another)).unwrap_err();
         for (kind, hint) in [listed, removed].map(|error| (error.kind, error.hint.unwrap())) {
             assert_eq!(kind, ErrorKind::FailedPrecondition);
             assert!(hint.starts_with("mount that filesystem where it was"), "{hint}");
@@ -233,7 +236,7 @@ fn a_disk_that_never_comes_back_is_forgotten_and_whose_snapshots_it_had_hears_wh
     daemon.kill();
     let (status, said) = daemon.command(&["--forget-store", &name]);
     assert!(status && said.contains("is forgotten, with 0 snapshots") && said.contains("cannot be reached"), "{said}");
-    assert!(!daemon.state(&format!("stores/{ALICE}")).contains(&token));
+    assert!(!daemon.state(&format!("stores/{ALICE}")).contains(&token) && daemon.state("records").is_empty());
 }
 
 #[test]

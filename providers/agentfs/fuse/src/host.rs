@@ -209,9 +209,9 @@ impl Filesystem for Host {
         let _ = config.set_max_background(64);
         if let Some(opens) = &self.opens {
             // That who opens a file has it cut is said with that: what is only read is passed through, and what it is opened for is what the kernel opens the other for.
+            // With that the kernel cuts nothing by itself any more: it must not be agreed on where opening is not answered then.
             let wanted = InitFlags::FUSE_PASSTHROUGH | InitFlags::FUSE_ATOMIC_O_TRUNC;
-            let has = config.set_max_stack_depth(1).is_ok() && config.add_capabilities(wanted).is_ok();
-            opens.told.begin(has);
+            opens.told.begin(|| config.add_capabilities(wanted).is_ok() && config.set_max_stack_depth(1).is_ok());
         }
         Ok(())
     }
@@ -276,7 +276,9 @@ impl Filesystem for Host {
 
     /// Refused for good, where OPEN is: the kernel then makes a file by `mknod` and opens it by itself. Where it is not, that would be two messages, the second of which cuts what was just made.
     fn create(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, _: i32, reply: ReplyCreate) {
-        let Some(opens) = self.opens.as_ref().filter(|opens| opens.is_on()) else { return reply.error(Errno::ENOSYS) };
+        let Some(opens) = self.opens.as_ref().filter(|opens| opens.are_answered()) else {
+            return reply.error(Errno::ENOSYS);
+        };
         match self.changed(parent, self.make(request, parent.0, name, FILE | mode & 0o7777, 0)) {
             Ok(attr) => {
                 opens.made(attr.ino);
@@ -335,7 +337,9 @@ impl Filesystem for Host {
     /// Unless files are passed through, refused for good: from then on the kernel opens files without a message.
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         match &self.opens {
-            Some(opens) if opens.is_on() => self.admit(Asked::Open { ino: ino.0, flags, uid: request.uid(), reply }),
+            Some(opens) if opens.are_answered() => {
+                self.admit(Asked::Open { ino: ino.0, flags, uid: request.uid(), reply })
+            }
             _ => reply.error(Errno::ENOSYS),
         }
     }

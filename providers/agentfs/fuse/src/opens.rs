@@ -65,24 +65,27 @@ impl Passthrough {
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     is: Mutex<Passthrough>,
-    is_on: AtomicBool,
+    /// Whether the kernel was told that opening and making files is answered: then it is for as long as the mount is there, as cutting what is opened comes with that.
+    is_answered: AtomicBool,
+    passes: AtomicBool,
     count: AtomicU64,
 }
 
 impl Told {
-    /// It was asked for; whether the kernel has it.
-    pub(crate) fn begin(&self, kernel: bool) {
-        let is = match (kernel, Passthrough::is_permitted()) {
-            (_, false) => Passthrough::NotPermitted,
-            (false, _) => Passthrough::NoKernel,
-            (true, true) => Passthrough::On,
+    /// It was asked for. What it takes is agreed on with the kernel only for who may have it.
+    pub(crate) fn begin(&self, agree: impl FnOnce() -> bool) {
+        let is = match Passthrough::is_permitted() {
+            false => Passthrough::NotPermitted,
+            true if agree() => Passthrough::On,
+            true => Passthrough::NoKernel,
         };
+        self.is_answered.store(is == Passthrough::On, Ordering::SeqCst);
         self.set(is);
     }
 
     fn set(&self, is: Passthrough) {
         *lock(&self.is) = is;
-        self.is_on.store(is == Passthrough::On, Ordering::SeqCst);
+        self.passes.store(is == Passthrough::On, Ordering::SeqCst);
     }
 
     pub(crate) fn is(&self) -> Passthrough {
@@ -195,11 +198,11 @@ enum Open {
 
 impl Opens {
     /// Whether open files are looked after at all. If not, the kernel opens them without asking.
-    pub(crate) fn is_on(&self) -> bool {
-        self.told.is_on.load(Ordering::SeqCst)
+    pub(crate) fn are_answered(&self) -> bool {
+        self.told.is_answered.load(Ordering::SeqCst)
     }
 
-    /// It turned out that this process may not.
+    /// It turned out that this process may not. Opening is answered all the same from then on.
     pub(crate) fn refused(&self) {
         if self.told.count() == 0 {
             self.told.set(Passthrough::NotPermitted);
@@ -210,7 +213,7 @@ impl Opens {
     pub(crate) fn enter(self: &Arc<Self>, asked: Asked) -> Option<(Asked, How)> {
         let (ino, reads) = (asked.ino(), asked.reads());
         let mut state = self.lock();
-        let is_room = state.through < MOST;
+        let is_room = state.through < MOST && self.told.passes.load(Ordering::SeqCst);
         match state.inodes.get_mut(&ino) {
             None if reads && is_room => {
                 state.inodes.insert(ino, Open::Unknown(Vec::new()));
@@ -373,5 +376,26 @@ impl Drop for Finding {
             // Who waits is told an error.
             drop(self.end());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn opening_stays_answered_where_passing_through_turns_out_to_be_refused() {
+        if !Passthrough::is_permitted() {
+            return;
+        }
+        let (agreed, lacking) = (Opens::default(), Opens::default());
+        agreed.told.begin(|| true);
+        lacking.told.begin(|| false);
+        assert_eq!((agreed.told.is(), agreed.are_answered()), (Passthrough::On, true));
+        assert_eq!((lacking.told.is(), lacking.are_answered()), (Passthrough::NoKernel, false));
+        agreed.refused();
+        // The kernel cuts nothing by itself in such a mount.
+        assert_eq!((agreed.told.is(), agreed.are_answered()), (Passthrough::NotPermitted, true));
+        assert!(!agreed.told.passes.load(Ordering::SeqCst));
     }
 }

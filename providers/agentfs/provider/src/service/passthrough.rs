@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use ah_agentfs_fuse::Passthrough;
 use ah_plugin_api::{Error, ErrorKind, Result, text};
-use ah_provider_directory::{failed, look};
+use ah_provider_directory::failed;
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
@@ -29,7 +29,7 @@ pub fn passthrough(path: &Path, on: bool) -> Result<ExitCode> {
         return Err(Error::new(ErrorKind::PermissionDenied, why));
     }
     let home = home::own(path)?;
-    if on && look(&home, NAME.as_bytes()).is_err() {
+    if on && !is_wanted(path) {
         home::write(&home, NAME, b"on\n", true)?;
     } else if !on {
         match rustix::fs::unlinkat(&home, NAME, AtFlags::empty()).and_then(|()| rustix::fs::fsync(&home)) {

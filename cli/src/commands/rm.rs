@@ -31,7 +31,7 @@ Examples:
   ah agent fs rm @{3}
   ah agent fs rm --dry-run before 'tests pass'
   ah agent fs rm retry
-  ah agent fs rm --all                     # what is kept of this workspace; with --force all of it goes
+  ah agent fs rm --all                     # what is kept of this workspace, and with --force all of it
   ah -C old-project agent fs rm --all --force")]
 pub(crate) struct RmArgs {
     /// Snapshots, and branches by name, id or path.

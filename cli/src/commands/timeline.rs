@@ -57,7 +57,7 @@ pub(crate) fn run(app: &App, args: &TimelineArgs) -> Outcome {
         app.answer(&root, &Shape { report: &report, prompts: report.prompts() })?;
         return Ok(Exit::Done);
     }
-    if is_known && report.events.is_empty() {
+    if is_known && report.events.is_empty() && report.faults.is_empty() {
         app.tell_none(args.limit)?;
     }
     app.ui.stdout(|out| table(&report, app).write(out, app.ui.out))?;

@@ -152,7 +152,7 @@ impl Engine {
         if !is_own(self.home(), root) {
             return Ok(());
         }
-        let message = format!("{} is ah's own folder here, and no project's", root.join(".ah").display());
+        let message = format!("what is at {} is ah's own here, and no project's", root.join(".ah").display());
         Err(Error::new(ErrorKind::InvalidArgument, message).with_hint(hint))
     }
 

@@ -254,6 +254,7 @@ impl Engine {
         let reserve_is_spent = spend_reserve(directory);
         // Before anything is written of this boot: then it was done.
         found.contents.iter().try_for_each(|written| segments.write_again(written))?;
+        segments.leave_short();
         log::cut(&logs, &found.files)?;
         if number < FORMAT {
             write_format(directory, &identity)?;

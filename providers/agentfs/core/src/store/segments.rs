@@ -33,6 +33,10 @@ pub(crate) type Written = (u64, Vec<u8>);
 pub(crate) struct Segments {
     directory: PathBuf,
     next: AtomicU64,
+    /// The first block that was not given out when the store was opened.
+    given: u64,
+    /// How many blocks of each segment there were then: none of those below `given` lies behind that, and what was there once is lost.
+    reach: Mutex<BTreeMap<u64, u64>>,
     open: Mutex<Open>,
     dirty: Mutex<BTreeSet<u64>>,
     few: Mutex<Few>,
@@ -102,6 +106,7 @@ impl Segments {
     pub(crate) fn open(directory: &Path, next: Option<u64>, cut: bool) -> Result<Self> {
         let mut behind = 0;
         let mut dirty = BTreeSet::new();
+        let mut reach = BTreeMap::new();
         for entry in std::fs::read_dir(directory).map_err(Error::io("listing the segments"))? {
             let entry = entry.map_err(Error::io("listing the segments"))?;
             let Some(number) = entry.file_name().to_str().and_then(|name| name.parse::<u64>().ok()) else { continue };
@@ -111,12 +116,14 @@ impl Segments {
             }
             dirty.insert(number);
             behind = behind.max(number.saturating_add(1).saturating_mul(SEGMENT));
+            let length = entry.metadata().map_err(Error::io("looking at a segment"))?.len();
+            reach.insert(number, length.div_ceil(BLOCK));
             let Some(next) = next.filter(|_| cut) else { continue };
             let keep = next.saturating_sub(number.saturating_mul(SEGMENT)).saturating_mul(BLOCK);
             if keep == 0 {
                 dirty.remove(&number);
                 std::fs::remove_file(entry.path()).map_err(Error::io("removing a segment"))?;
-            } else if entry.metadata().map_err(Error::io("looking at a segment"))?.len() > keep {
+            } else if length > keep {
                 let file = OpenOptions::new().write(true).open(entry.path()).map_err(Error::io("opening a segment"))?;
                 file.set_len(keep).map_err(Error::io("cutting a segment"))?;
             }
@@ -127,6 +134,8 @@ impl Segments {
         Ok(Self {
             directory: directory.to_owned(),
             next: AtomicU64::new(next.unwrap_or(behind)),
+            given: next.unwrap_or(behind),
+            reach: Mutex::new(reach),
             open: Mutex::default(),
             dirty: Mutex::new(dirty),
             few: Mutex::default(),
@@ -140,6 +149,28 @@ impl Segments {
             #[cfg(test)]
             read_below: Mutex::default(),
         })
+    }
+
+    /// Where the last segment ends before the blocks that were given out, new ones go into the next: it was cut, or a process died before it wrote them. Where it
+    /// becomes no longer, nothing that is lost ever reads as zeros. To be called before any are given out.
+    pub(crate) fn leave_short(&self) {
+        let (segment, within) = (self.given / SEGMENT, self.given % SEGMENT);
+        if within > lock(&self.reach).get(&segment).copied().unwrap_or_default() {
+            self.next.store((segment + 1) * SEGMENT, Ordering::SeqCst);
+        }
+    }
+
+    /// Fails if a block was given out before the store was opened, and its segment did not reach so far.
+    fn is_there(&self, block: u64) -> Result<()> {
+        let (segment, within) = (block / SEGMENT, block % SEGMENT);
+        if block >= self.given {
+            return Ok(());
+        }
+        match lock(&self.reach).get(&segment) {
+            None => Err(Error::corrupt(format!("segment {segment} is missing"))),
+            Some(&reach) if within >= reach => Err(Error::corrupt(format!("segment {segment} ends early"))),
+            Some(_) => Ok(()),
+        }
     }
 
     /// The first block that was never given out.
@@ -214,6 +245,13 @@ impl Segments {
 
     /// Writes into a block and those behind it, `within` bytes from its beginning.
     pub(crate) fn write(&self, block: u64, within: u64, bytes: &[u8]) -> Result<()> {
+        if let Some(behind) = (within + bytes.len() as u64).checked_sub(1) {
+            self.is_there(block + behind / BLOCK)?;
+        }
+        self.put(block, within, bytes)
+    }
+
+    fn put(&self, block: u64, within: u64, bytes: &[u8]) -> Result<()> {
         let segment = block / SEGMENT;
         let at = block % SEGMENT * BLOCK + within;
         let written = self.file(segment, true)?.write_all_at(bytes, at);
@@ -235,7 +273,11 @@ impl Segments {
         while !rest.is_empty() {
             let left = SEGMENT * BLOCK - at % (SEGMENT * BLOCK);
             let (here, behind) = rest.split_at(left.min(rest.len() as u64) as usize);
-            self.write(at / BLOCK, at % BLOCK, here)?;
+            self.put(at / BLOCK, at % BLOCK, here)?;
+            let (segment, end) = (at / BLOCK / SEGMENT, (at + here.len() as u64).div_ceil(BLOCK));
+            let mut reach = lock(&self.reach);
+            let reach = reach.entry(segment).or_default();
+            *reach = end.saturating_sub(segment * SEGMENT).max(*reach);
             (at, rest) = (at + here.len() as u64, behind);
         }
         Ok(())
@@ -271,6 +313,9 @@ impl Segments {
     /// Reads; what was never written of a block reads as zeros.
     pub(crate) fn read(&self, block: u64, within: u64, bytes: &mut [u8]) -> Result<()> {
         let at = block % SEGMENT * BLOCK + within;
+        if let Some(behind) = (within + bytes.len() as u64).checked_sub(1) {
+            self.is_there(block + behind / BLOCK)?;
+        }
         let file = self.file(block / SEGMENT, false)?;
         let mut done = 0;
         while done < bytes.len() {
@@ -358,6 +403,10 @@ impl Segments {
     /// Gives blocks back to the disk. Doing it again is harmless.
     pub(crate) fn give_back(&self, block: u64, blocks: u64) -> Result<()> {
         lock(&self.few).forget(block * BLOCK, blocks * BLOCK);
+        // Else it would make a segment anew that is missing.
+        if self.is_there(block).is_err() {
+            return Ok(());
+        }
         let _nobody = write_lock(&self.reading);
         let file = self.file(block / SEGMENT, true)?;
         platform::punch(&file, block % SEGMENT * BLOCK, blocks * BLOCK).map_err(Error::io("giving space back"))?;

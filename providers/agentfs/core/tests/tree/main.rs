@@ -9,6 +9,7 @@ mod damage;
 mod drift;
 mod isolated;
 mod kept;
+mod lost;
 mod model;
 mod names;
 mod objects;

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use crate::engine::{Bell, Engine, Synced};
 use crate::error::{Error, Result};
 use crate::rows::key;
-use crate::state::Table;
+use crate::state::{Layers, Table};
 use crate::store::base::Rows;
 use crate::store::log::Log;
 use crate::store::segments::SEGMENT;
@@ -29,6 +29,18 @@ const SYNC: Duration = Duration::from_secs(1);
 
 /// What the disk must have left for contents to go into the log, too, in bytes: rows need what there is otherwise.
 const ROOM: u64 = 64 << 20;
+
+/// The row that says which log goes on behind the base. It names the base's last batch, too: an older program leaves it as it is when it goes on.
+fn goes_on_row(batch: u64, log: u64) -> (Vec<u8>, Vec<u8>) {
+    (key::counter("log"), [batch.to_be_bytes(), log.to_be_bytes()].concat())
+}
+
+/// Which log has to be there behind a base whose last batch that is; `None`: an older program wrote it. `rows`: the base's alone.
+pub(super) fn goes_on(rows: &Layers, batch: u64) -> Result<Option<u64>> {
+    let row = rows.get(&key::counter("log"))?;
+    let number = row.filter(|row| row.len() == 16 && key::be64(row) == batch).map(|row| key::be64(&row[8..]));
+    Ok(number)
+}
 
 impl Engine {
     /// Writes all rows that wait to the log, as one batch, and gives its number. They survive the death of the process then.
@@ -214,7 +226,7 @@ impl Engine {
         let _one = lock(&self.checkpointing);
         self.lost_nothing()?;
         let free = self.room_for_base()?;
-        let (table, batch) = {
+        let (table, batch, goes_on, file) = {
             let mut log = lock(&self.log);
             let next = Log::begin(&self.directory.join("log"), log.number() + 1, log.batch + 1, &self.boot)?;
             let (rows, table) = {
@@ -234,9 +246,9 @@ impl Engine {
             lock(&self.previous_logs).push(log.file()?);
             *log = next;
             self.log_length.store(log.length(), Ordering::Relaxed);
-            (table, batch)
+            (table, batch, log.number(), log.file()?)
         };
-        match self.to_base(&table, batch) {
+        match self.to_base(&table, batch, (goes_on, &file)) {
             Ok(fresh) => write_lock(&self.state).layers.thaw(fresh),
             Err(error) => {
                 // Both logs stay, and so nothing is lost. The rows go with the next checkpoint.
@@ -251,13 +263,16 @@ impl Engine {
         lock(&self.log).forget_older()
     }
 
-    /// Takes rows to the base, and the contents that they name to the disk before.
-    fn to_base(&self, table: &Table, batch: u64) -> Result<Arc<Rows>> {
+    /// Takes rows to the base, and before that to the disk the contents that they name, and the log that goes on behind them: once the base names that, it is there.
+    fn to_base(&self, table: &Table, batch: u64, (goes_on, file): (u64, &File)) -> Result<Arc<Rows>> {
         self.segments.sync(&self.failed)?;
-        let number = batch.to_be_bytes();
-        let row = key::counter("batch");
+        self.sync_log(file)?;
+        let names = File::open(self.directory.join("log")).map_err(Error::io("syncing the log"))?;
+        self.reached(names.sync_all())?;
+        let own = [(key::counter("batch"), batch.to_be_bytes().to_vec()), goes_on_row(batch, goes_on)];
+        let own = own.iter().map(|(row, value)| (row.as_slice(), Some(value.as_slice())));
         let rows = table.iter().map(|(row, value)| (&**row, value.as_deref()));
-        self.base.commit(rows.chain([(row.as_slice(), Some(&number[..]))]))?;
+        self.base.commit(rows.chain(own))?;
         Ok(Arc::new(self.base.rows()?))
     }
 

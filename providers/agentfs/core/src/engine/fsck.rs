@@ -63,11 +63,8 @@ pub(crate) fn check(directory: &Path, lower: &Path, repair: bool) -> Result<Repo
         }
         engine => engine?,
     };
-    if engine.given_up > 0 {
-        let bytes = engine.given_up;
-        report
-            .problems
-            .push(format!("the log was damaged, and ends there: {bytes} bytes of changes behind that are lost"));
+    if let Some(what) = &engine.given_up {
+        report.lost(what.clone());
     }
     engine.examine(repair, &mut report)?;
     {

@@ -16,6 +16,7 @@
 //! a pin's making, or what is decided about pins, is taken last, and so is the base.
 
 mod complete;
+mod damage;
 mod durable;
 mod fingerprints;
 mod fsck;
@@ -39,6 +40,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
 use std::time::Instant;
 
+use damage::Damage;
 pub(crate) use fingerprints::{Fingerprint, Fingerprints, hash_of_target};
 pub use fsck::Report;
 pub(crate) use fsck::check;
@@ -91,7 +93,7 @@ impl Default for Options {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Opening {
     Use,
-    /// To look at it: no contents are removed, not even such that nothing refers to.
+    /// To look at it: nothing of it is changed.
     Check,
     /// A log that is damaged in the middle ends there, instead of being refused.
     Repair,
@@ -177,8 +179,8 @@ pub(crate) struct Engine {
     sweeping: Mutex<()>,
     stop: AtomicBool,
     boot: String,
-    /// Bytes of a damaged log, behind the damage, that were given up as it was opened.
-    given_up: u64,
+    /// What was given up of a damaged log as it was opened, in a sentence.
+    given_up: Option<String>,
     /// Held as long as the store is open.
     _lock: File,
 }
@@ -243,27 +245,36 @@ impl Engine {
         let mut layers = Layers::new(Arc::new(base.rows()?));
         let in_base = layers.get(&key::counter("batch"))?.map_or(0, |value| key::be64(&value));
         let boot = platform::boot_id().unwrap_or_default();
-        let found = log::read(&logs, &boot, in_base)?;
-        if found.damaged && how != Opening::Repair {
-            return Err(Error::corrupt("the log is damaged before its end; fsck can cut it off there"));
-        }
+        let goes_on = durable::goes_on(&layers, in_base)?;
+        let mut found = log::read(&logs, &boot, in_base)?;
+        let damage = Damage::of(&mut found, goes_on, &layers)?;
+        let given_up = match (damage, how) {
+            (None, _) => None,
+            (Some(damage), Opening::Repair) => Some(damage.given_up(&log::set_aside(&logs, &found.files)?)),
+            (Some(damage), _) => return Err(Error::corrupt(damage.to_string())),
+        };
         found.batches.into_iter().for_each(|changes| layers.replay(changes));
         let next_block = layers.get(&key::counter("block"))?.map(|value| key::be64(&value));
         let segments = Segments::open(&directory.join("data"), next_block, how != Opening::Check)?;
+        let changes = how != Opening::Check;
         // A full disk has no room for a log; deleting takes an open store.
-        let reserve_is_spent = spend_reserve(directory);
+        let reserve_is_spent = changes && spend_reserve(directory);
         // Before anything is written of this boot: then it was done.
-        found.contents.iter().try_for_each(|written| segments.write_again(written))?;
+        found.contents.iter().try_for_each(|written| segments.write_again(written, changes))?;
         segments.leave_short();
-        log::cut(&logs, &found.files)?;
-        if number < FORMAT {
-            write_format(directory, &identity)?;
+        if changes {
+            log::cut(&logs, &found.files)?;
+            if number < FORMAT {
+                write_format(directory, &identity)?;
+            }
         }
         let newest = found.files.last();
         let resumable = newest.filter(|file| file.present && file.counts > 0 && !found.damaged);
+        let next = newest.map(|file| file.number).max(goes_on).map_or(1, |number| number + 1);
         let log = match resumable {
+            _ if !changes => Log::at_rest(&logs, next, found.last)?,
             Some(file) => Log::resume(&logs, file.number, file.counts, found.last)?,
-            None => Log::begin(&logs, newest.map_or(1, |file| file.number + 1), found.last, &boot)?,
+            None => Log::begin(&logs, next, found.last, &boot)?,
         };
         let resumed = resumable.is_some();
         // What a process wrote that died may not be on the disk.
@@ -305,9 +316,12 @@ impl Engine {
             sweeping: Mutex::default(),
             stop: AtomicBool::new(false),
             boot,
-            given_up: if found.damaged { found.files.iter().map(|file| file.length - file.counts).sum() } else { 0 },
+            given_up,
             _lock: held,
         };
+        if !changes {
+            return Ok(engine);
+        }
         if !resumed {
             // Better now than with the next crash: the files of another boot are read again until then.
             match engine.checkpoint() {

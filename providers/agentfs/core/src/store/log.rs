@@ -11,12 +11,14 @@
 //! Read back after the process died, all whole batches count. After the machine went down (the header names another boot) only
 //! those up to the last mark do, because data of the later ones may never have been written.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
+use crate::rows::key;
 use crate::rows::value::{Reader, Writer};
 use crate::store::segments::Written;
 
@@ -59,6 +61,22 @@ pub(crate) struct Found {
     pub(crate) files: Vec<Piece>,
     /// Something that was kept is behind what cannot be read: this is no torn end.
     pub(crate) damaged: bool,
+    /// How many batches do not count then, those included that cannot be read.
+    pub(crate) gone: u64,
+    /// The snapshots that were taken in those, as far as they can be read.
+    pub(crate) snapshots: BTreeSet<u64>,
+}
+
+impl Found {
+    /// Whether that file is there, with its header.
+    pub(crate) fn has(&self, number: u64) -> bool {
+        self.files.iter().any(|file| file.number == number && file.counts > 0)
+    }
+
+    /// Bytes that do not count.
+    pub(crate) fn rest(&self) -> u64 {
+        self.files.iter().map(|file| file.length - file.counts).sum()
+    }
 }
 
 /// How much of a file counts.
@@ -128,6 +146,12 @@ impl Log {
             .map_err(Error::io("opening the log"))?;
         file.set_len(length).map_err(Error::io("cutting the log's torn end"))?;
         Ok(Self { directory: directory.to_owned(), number, file, length, ahead: length, batch })
+    }
+
+    /// One that is not written to, of a store that is only looked at.
+    pub(crate) fn at_rest(directory: &Path, number: u64, batch: u64) -> Result<Self> {
+        let file = File::open(directory).map_err(Error::io("opening the log"))?;
+        Ok(Self { directory: directory.to_owned(), number, file, length: 0, ahead: 0, batch })
     }
 
     /// Bytes written so far.
@@ -245,7 +269,9 @@ pub(crate) fn read(directory: &Path, boot: &str, in_base: u64) -> Result<Found> 
     let mut found = Found { last: in_base, ..Found::default() };
     let mut records = Vec::new();
     // The highest batch and the highest mark that lie behind a place that cannot be read.
-    let mut behind = (0, 0);
+    let mut behind = Behind::default();
+    // The same behind a header that cannot be read, though it was written: nobody knows of which boot that was.
+    let mut headless = 0;
     for (file, number) in numbers(directory)?.into_iter().enumerate() {
         let mut bytes = Vec::new();
         File::open(path(directory, number))
@@ -268,11 +294,15 @@ pub(crate) fn read(directory: &Path, boot: &str, in_base: u64) -> Result<Found> 
         let written = rest.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
         piece.length = (at + written) as u64;
         if written > 0 {
-            let (batch, mark) = search(rest, beyond);
-            behind = (behind.0.max(batch), behind.1.max(mark));
+            let of = search(rest, beyond);
+            if at == 0 && rest.iter().take(8).any(|&byte| byte != 0) {
+                headless = of.batch.max(headless);
+            }
+            behind.add(of);
         }
         found.files.push(piece);
     }
+    let known = records.iter().map(|read| read.number).max().unwrap_or(0).max(behind.batch).max(behind.mark);
     let marked = records.iter().filter(|read| read.tag != BATCH).map(|read| read.number).max().unwrap_or(0);
     let mut broken = false;
     let mut brought = 0;
@@ -283,6 +313,7 @@ pub(crate) fn read(directory: &Path, boot: &str, in_base: u64) -> Result<Found> 
                 // A process that is killed leaves nothing behind what it did not write; a power cut may, as far as no mark says otherwise.
                 found.damaged |= piece.present && !broken && number > found.last + 1;
                 broken = true;
+                behind.note(&rows);
                 continue;
             }
             found.last = number;
@@ -305,14 +336,40 @@ pub(crate) fn read(directory: &Path, boot: &str, in_base: u64) -> Result<Found> 
         found.contents.clear();
     }
     let present = found.files.iter().all(|piece| piece.present);
-    found.damaged |= marked.max(behind.1) > found.last || (present && behind.0 > found.last);
+    found.damaged |= marked.max(behind.mark).max(headless) > found.last || (present && behind.batch > found.last);
+    found.gone = known.saturating_sub(found.last);
+    found.snapshots = behind.snapshots;
     Ok(found)
+}
+
+/// What lies behind a place that cannot be read.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Behind {
+    /// The highest batch.
+    batch: u64,
+    /// The highest batch that a mark covers.
+    mark: u64,
+    /// The snapshots that were taken in those batches.
+    snapshots: BTreeSet<u64>,
+}
+
+impl Behind {
+    fn add(&mut self, other: Self) {
+        self.batch = other.batch.max(self.batch);
+        self.mark = other.mark.max(self.mark);
+        self.snapshots.extend(other.snapshots);
+    }
+
+    fn note(&mut self, rows: &[Change]) {
+        let taken = rows.iter().filter(|(row, value)| row.first() == Some(&b's') && value.is_some());
+        self.snapshots.extend(taken.map(|(row, _)| key::number(row)));
+    }
 }
 
 /// Looks for whole records behind one that is not: the highest batch and the highest mark, both of more than `beyond`. What files hold
 /// may look like a record; that its number fits, too, is unlikely.
-fn search(bytes: &[u8], beyond: u64) -> (u64, u64) {
-    let (mut batch, mut mark) = (0, 0);
+fn search(bytes: &[u8], beyond: u64) -> Behind {
+    let mut found = Behind::default();
     // A record has ten bytes at least.
     let most = beyond + bytes.len() as u64 / 10 + 1;
     // Enough to look at each byte a few times.
@@ -335,22 +392,28 @@ fn search(bytes: &[u8], beyond: u64) -> (u64, u64) {
             continue;
         }
         budget -= length;
-        if bytes.get(from..).and_then(record).is_some() {
+        if let Some((payload, _)) = bytes.get(from..).and_then(record) {
+            let Behind { batch, mark, .. } = &mut found;
             match tag {
-                BATCH => batch = number.max(batch),
+                BATCH => {
+                    *batch = number.max(*batch);
+                    if let Ok(read) = take(payload, 0, 0) {
+                        found.note(&read.rows);
+                    }
+                }
                 // The disk may have been about to take it, before what it covers; what is certain is what it had taken before. Older marks do not tell.
                 MARK => {
                     let mut told = Reader(rest.get(..length - 1).unwrap_or_default());
                     match told.number().and_then(|_| told.number()) {
-                        Ok(before) => (batch, mark) = (number.max(batch), before.max(mark)),
-                        Err(_) => mark = number.max(mark),
+                        Ok(before) => (*batch, *mark) = (number.max(*batch), before.max(*mark)),
+                        Err(_) => *mark = number.max(*mark),
                     }
                 }
-                _ => (batch, mark) = (number.max(batch), reader.number().unwrap_or(0).max(mark)),
+                _ => (*batch, *mark) = (number.max(*batch), reader.number().unwrap_or(0).max(*mark)),
             }
         }
     }
-    (batch, mark)
+    found
 }
 
 /// The boot of which a file's first record says that it was begun in it.
@@ -384,6 +447,24 @@ fn take(payload: &[u8], file: usize, end: u64) -> Result<Record> {
     Ok(Record { file, end, tag, number, rows, contents })
 }
 
+/// Keeps what is about to be cut off of a damaged log, and all before it: each file as `<number>.damaged`, which nothing reads. Gives their names.
+pub(crate) fn set_aside(directory: &Path, files: &[Piece]) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for piece in files.iter().filter(|piece| piece.counts < piece.length) {
+        let name = format!("{:010}.damaged", piece.number);
+        let copy = || -> std::io::Result<()> {
+            let from = File::open(path(directory, piece.number))?;
+            let mut to = File::create(directory.join(&name))?;
+            std::io::copy(&mut from.take(piece.length), &mut to)?;
+            to.sync_all()
+        };
+        copy().map_err(Error::io("keeping the damaged log"))?;
+        names.push(name);
+    }
+    File::open(directory).and_then(|names| names.sync_all()).map_err(Error::io("keeping the damaged log"))?;
+    Ok(names)
+}
+
 /// Cuts off what does not count, and takes that to the disk before anything is written behind it.
 pub(crate) fn cut(directory: &Path, files: &[Piece]) -> Result<()> {
     for piece in files.iter().filter(|piece| piece.counts < piece.length) {
@@ -395,201 +476,4 @@ pub(crate) fn cut(directory: &Path, files: &[Piece]) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn fill(directory: &Path) -> u64 {
-        let mut log = Log::begin(directory, 1, 0, "boot").unwrap();
-        for number in 0..10_u8 {
-            log.append([(&[number][..], Some(&[7_u8; 40][..])), (b"gone", None)].into_iter()).unwrap();
-        }
-        log.mark(4, 4).unwrap();
-        log.length()
-    }
-
-    fn look(directory: &Path) -> Found {
-        read(directory, "boot", 0).unwrap()
-    }
-
-    fn spoil(directory: &Path, number: u64, at: u64, with: &[u8]) {
-        let file = OpenOptions::new().write(true).open(path(directory, number)).unwrap();
-        file.write_all_at(with, at).unwrap();
-    }
-
-    #[test]
-    fn any_torn_end_leaves_the_batches_before_it() {
-        let directory = tempfile::tempdir().unwrap();
-        let length = fill(directory.path());
-        let mut before = 10;
-        for cut in (30..length).rev() {
-            Log::resume(directory.path(), 1, cut, 0).unwrap();
-            let found = look(directory.path());
-            assert!(!found.damaged, "cut at {cut}");
-            assert!(found.batches.len() <= before && before - found.batches.len() <= 1, "cut at {cut}");
-            before = found.batches.len();
-        }
-        assert_eq!(before, 0);
-    }
-
-    #[test]
-    fn zeros_ahead_are_no_records_and_are_written_over() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut log = Log::begin(directory.path(), 1, 0, "boot").unwrap();
-        let size = || std::fs::metadata(path(directory.path(), 1)).unwrap().len();
-        log.write_ahead(0);
-        assert_eq!(size(), log.length(), "not where there is little room");
-        for number in 1..=100_u64 {
-            log.write_ahead(u64::MAX);
-            let full = size();
-            log.append([(&b"row"[..], Some(&[7_u8; 4000][..]))].into_iter()).unwrap();
-            log.mark_with(number, number - 1, &[]).unwrap();
-            assert_eq!(size(), full, "nothing made it longer");
-            let found = look(directory.path());
-            assert!(!found.damaged && found.last == number && found.files[0].length == log.length());
-        }
-        assert!(log.length() > AHEAD as u64);
-        // Written over in part, when the machine goes down.
-        let end = log.length();
-        spoil(directory.path(), 1, end + 100, &[9; 50]);
-        let found = read(directory.path(), "another", 0).unwrap();
-        assert!(!found.damaged && found.last == 100 && found.files[0].counts == end);
-        cut(directory.path(), &found.files).unwrap();
-        assert_eq!(size(), end);
-        // A sync that a power cut interrupted, whose last page came to the disk first: over zeros each page stands for itself.
-        let mut log = Log::resume(directory.path(), 1, end, 100).unwrap();
-        log.write_ahead(u64::MAX);
-        let covered = log.length();
-        log.append([(&b"row"[..], Some(&[7_u8; 9000][..]))].into_iter()).unwrap();
-        let between = log.length();
-        log.mark(101, 100).unwrap();
-        let whole = std::fs::read(path(directory.path(), 1)).unwrap();
-        spoil(directory.path(), 1, covered, &vec![0; (between - covered) as usize]);
-        let found = read(directory.path(), "another", 0).unwrap();
-        assert!(!found.damaged && found.last == 100 && found.files[0].counts == end, "nothing was told of that");
-        assert!(look(directory.path()).damaged, "without a power cut that cannot be");
-        // But what an earlier mark had covered was on the disk.
-        spoil(directory.path(), 1, covered, &whole[covered as usize..between as usize]);
-        log.append([(&b"row"[..], None)].into_iter()).unwrap();
-        log.mark(102, 101).unwrap();
-        spoil(directory.path(), 1, covered, &vec![0; (between - covered) as usize]);
-        assert!(read(directory.path(), "another", 0).unwrap().damaged);
-        // One that is resumed begins where its last record ends.
-        let mut log = Log::resume(directory.path(), 1, end, 100).unwrap();
-        log.append([(&b"row"[..], None)].into_iter()).unwrap();
-        assert_eq!(look(directory.path()).last, 101);
-    }
-
-    #[test]
-    fn damage_in_the_middle_is_not_taken_for_a_torn_end() {
-        let directory = tempfile::tempdir().unwrap();
-        fill(directory.path());
-        let found = look(directory.path());
-        assert_eq!((found.batches.len(), found.damaged, found.files[0].present), (10, false, true));
-        let other = read(directory.path(), "another", 0).unwrap();
-        assert_eq!((other.batches.len(), other.last, other.damaged), (4, 4, false));
-        spoil(directory.path(), 1, 200, b"?");
-        let found = look(directory.path());
-        assert!(found.damaged && found.batches.len() < 10);
-        // A mark covers what is lost.
-        assert!(read(directory.path(), "another", 0).unwrap().damaged);
-    }
-
-    #[test]
-    fn after_a_power_cut_only_what_was_marked_can_be_missed() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut log = Log::begin(directory.path(), 1, 0, "boot").unwrap();
-        log.append([(&b"kept"[..], None)].into_iter()).unwrap();
-        log.mark(1, 0).unwrap();
-        let marked = log.length();
-        for _ in 0..3 {
-            log.append([(&[7_u8; 100][..], None)].into_iter()).unwrap();
-        }
-        spoil(directory.path(), 1, marked + 20, b"?");
-        let found = read(directory.path(), "another", 0).unwrap();
-        assert!(!found.damaged && found.last == 1, "the pages of the others came in any order");
-        assert!(look(directory.path()).damaged, "without a power cut they cannot");
-        // Nor does the next file make it damage.
-        let mut next = Log::begin(directory.path(), 2, 4, "boot").unwrap();
-        next.append([(&b"lost"[..], None)].into_iter()).unwrap();
-        let found = read(directory.path(), "another", 0).unwrap();
-        assert!(!found.damaged && found.batches.len() == 1);
-        cut(directory.path(), &found.files).unwrap();
-        assert_eq!(read(directory.path(), "another", 0).unwrap().batches.len(), 1);
-        assert!(!look(directory.path()).damaged);
-        // But a mark there does.
-        let mut next = Log::begin(directory.path(), 2, 4, "boot").unwrap();
-        next.mark(4, 4).unwrap();
-        assert!(read(directory.path(), "another", 0).unwrap().damaged);
-    }
-
-    #[test]
-    fn a_kill_while_the_last_batch_before_a_checkpoint_is_written_is_no_damage() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut log = Log::begin(directory.path(), 1, 0, "boot").unwrap();
-        log.append([(&b"one"[..], None)].into_iter()).unwrap();
-        let whole = log.length();
-        log.append([(&b"two"[..], None)].into_iter()).unwrap();
-        let length = log.length();
-        Log::begin(directory.path(), 2, 2, "boot").unwrap();
-        for torn in whole..length {
-            Log::resume(directory.path(), 1, torn, 0).unwrap();
-            for boot in ["boot", "another"] {
-                assert!(!read(directory.path(), boot, 0).unwrap().damaged, "torn at {torn}");
-            }
-            Log::resume(directory.path(), 1, length, 0).unwrap();
-        }
-    }
-
-    #[test]
-    fn a_mark_brings_contents_that_count_until_all_are_in_their_places() {
-        let directory = tempfile::tempdir().unwrap();
-        let written = |nth: u8| vec![(u64::from(nth), vec![nth; 5000])];
-        let mut log = Log::begin(directory.path(), 1, 0, "boot").unwrap();
-        let append = |log: &mut Log| log.append([(&b"row"[..], None)].into_iter()).unwrap();
-        append(&mut log);
-        log.mark(1, 0).unwrap();
-        append(&mut log);
-        log.mark_with(2, 1, &written(2)).unwrap();
-        let before = log.length();
-        append(&mut log);
-        let between = log.length();
-        log.mark_with(3, 2, &written(3)).unwrap();
-        let found = read(directory.path(), "another", 0).unwrap();
-        assert_eq!((found.last, &found.contents, found.damaged), (3, &[written(2), written(3)].concat(), false));
-        assert_eq!(look(directory.path()).contents, found.contents, "the disk may have been cut off alone");
-        let found = read(directory.path(), "another", 2).unwrap();
-        assert_eq!(found.contents, written(3), "those of rows in the base are in their places");
-
-        // A sync that a power cut interrupted, whichever of its pages got to the disk.
-        let length = log.length();
-        let whole = std::fs::read(path(directory.path(), 1)).unwrap();
-        for torn in (before..between).chain((between..length).step_by(97)) {
-            spoil(directory.path(), 1, torn, &[!whole[torn as usize]]);
-            let found = read(directory.path(), "another", 0).unwrap();
-            assert_eq!((found.last, found.contents, found.damaged), (2, written(2), false), "torn at {torn}");
-            assert!(look(directory.path()).damaged || torn >= between, "without a power cut that cannot be");
-            spoil(directory.path(), 1, torn, &[whole[torn as usize]]);
-        }
-        // But what was on the disk before is damaged.
-        spoil(directory.path(), 1, before - 10, b"?");
-        assert!(read(directory.path(), "another", 0).unwrap().damaged);
-        spoil(directory.path(), 1, before - 10, &[whole[before as usize - 10]]);
-
-        append(&mut log);
-        assert_eq!(look(directory.path()).contents, [], "who has written since then may have written there");
-        assert_eq!(read(directory.path(), "another", 0).unwrap().contents.len(), 2);
-        log.mark(4, 3).unwrap();
-        assert_eq!(read(directory.path(), "another", 0).unwrap().contents, []);
-    }
-
-    #[test]
-    fn contents_that_look_like_records_are_none() {
-        let mut bytes = frame(&[BATCH; 100]);
-        let mut mark = Writer::new(MARK);
-        mark.number(3);
-        bytes.extend(frame(&mark.0));
-        assert_eq!(search(&bytes, 3), (0, 0), "an old number");
-        assert_eq!(search(&bytes, 2), (0, 3));
-        assert_eq!(search(&[2; 1 << 20], 0), (0, 0));
-    }
-}
+mod tests;

@@ -261,8 +261,8 @@ impl Segments {
         written.map_err(Error::io("writing a segment"))
     }
 
-    /// Writes again what a power cut may have kept from its place. Blocks from `next` on belong to nobody and stay empty.
-    pub(crate) fn write_again(&self, (from, bytes): &Written) -> Result<()> {
+    /// Writes again what a power cut may have kept from its place; without `put` it only counts as there. Blocks from `next` on belong to nobody and stay empty.
+    pub(crate) fn write_again(&self, (from, bytes): &Written, put: bool) -> Result<()> {
         let end = from.checked_add(bytes.len() as u64).filter(|end| end.div_ceil(BLOCK) <= LARGEST);
         let end = end.ok_or_else(|| Error::corrupt("the log holds contents that lie in no segment"))?;
         if end.div_ceil(BLOCK) > self.next() {
@@ -273,7 +273,9 @@ impl Segments {
         while !rest.is_empty() {
             let left = SEGMENT * BLOCK - at % (SEGMENT * BLOCK);
             let (here, behind) = rest.split_at(left.min(rest.len() as u64) as usize);
-            self.put(at / BLOCK, at % BLOCK, here)?;
+            if put {
+                self.put(at / BLOCK, at % BLOCK, here)?;
+            }
             let (segment, end) = (at / BLOCK / SEGMENT, (at + here.len() as u64).div_ceil(BLOCK));
             let mut reach = lock(&self.reach);
             let reach = reach.entry(segment).or_default();
@@ -420,22 +422,24 @@ impl Segments {
         lock(&self.open).order.retain(|&other| other != segment);
         lock(&self.removed).insert(segment);
         lock(&self.dirty).remove(&segment);
+        lock(&self.reach).remove(&segment);
         match std::fs::remove_file(self.directory.join(format!("{segment:010}"))) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::io("removing a segment")(error)),
             _ => Ok(()),
         }
     }
 
-    /// How long each segment's file is, in blocks.
+    /// How long each segment's file is, in blocks, with what is to be written again.
     pub(crate) fn lengths(&self) -> Result<BTreeMap<u64, u64>> {
-        let mut lengths = BTreeMap::new();
+        let mut lengths = lock(&self.reach).clone();
         for entry in std::fs::read_dir(&self.directory).map_err(Error::io("listing the segments"))? {
             let entry = entry.map_err(Error::io("listing the segments"))?;
             if let Some(number) = entry.file_name().to_str().and_then(|name| name.parse().ok())
                 && number < LARGEST / SEGMENT
             {
                 let length = entry.metadata().map_err(Error::io("looking at a segment"))?.len();
-                lengths.insert(number, length.div_ceil(BLOCK));
+                let reach = lengths.entry(number).or_default();
+                *reach = length.div_ceil(BLOCK).max(*reach);
             }
         }
         Ok(lengths)

@@ -85,7 +85,7 @@ fn a_log_damaged_before_its_end_is_refused_and_can_be_cut() {
     assert!(found.problems.len() == 1 && !found.repaired, "{found:?}");
     assert!(std::fs::read(&log).unwrap() == damaged && open(&place).is_err());
     let mended = Workspace::fsck(&place.store(), &place.lower(), true).unwrap();
-    assert!(mended.problems.len() == 1 && mended.repaired, "what is lost is told: {mended:?}");
+    assert!(mended.problems.len() == 1 && !mended.repaired, "what is lost is told, and not mended: {mended:?}");
     let lost = damaged.iter().rposition(|&byte| byte != 0).unwrap() + 1 - early as usize;
     assert!(mended.problems[0].contains(&format!("{lost} bytes")), "{mended:?}, {lost} bytes are lost");
     let workspace = open(&place).unwrap();

@@ -62,13 +62,16 @@ fn contents_that_were_logged_over_a_segments_end_go_to_both_sides_of_it() {
     at_the_end(&engine);
     let first = engine.segments.allocate(1);
     assert_eq!((first, engine.segments.allocate(2)), (SEGMENT - 1, SEGMENT));
-    engine.segments.write_again(&(first * BLOCK + 9, [[7; BLOCK as usize], [8; BLOCK as usize]].concat())).unwrap();
+    engine
+        .segments
+        .write_again(&(first * BLOCK + 9, [[7; BLOCK as usize], [8; BLOCK as usize]].concat()), true)
+        .unwrap();
     let mut byte = [0; 2];
     engine.segments.read(SEGMENT - 1, BLOCK - 2, &mut byte).unwrap();
     assert_eq!(byte, [7; 2]);
     engine.segments.read(SEGMENT, 8, &mut byte).unwrap();
     assert_eq!(byte, [7, 8]);
-    let behind_all = engine.segments.write_again(&(u64::MAX - 1, vec![1, 2]));
+    let behind_all = engine.segments.write_again(&(u64::MAX - 1, vec![1, 2]), true);
     assert!(matches!(behind_all, Err(crate::Error::Corrupt(_))), "{behind_all:?}");
 }
 

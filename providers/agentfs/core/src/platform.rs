@@ -50,6 +50,20 @@ pub(crate) fn seek(file: &File, offset: u64, hole: bool) -> io::Result<Option<u6
     Ok(if offset >= size { None } else { Some(if hole { size } else { offset }) })
 }
 
+/// Whether what was written stays no hole on a directory's filesystem, also if it was zeros. ZFS makes holes of those.
+pub(crate) fn keeps_zeros(directory: &File) -> bool {
+    #[cfg(target_os = "linux")]
+    {
+        const ZFS: u64 = 0x2fc1_2fc1;
+        rustix::fs::fstatfs(directory).is_ok_and(|stat| stat.f_type as u64 & 0xFFFF_FFFF != ZFS)
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = directory;
+        false
+    }
+}
+
 /// A file without a name in a directory that has the contents of another, sharing what that has on the disk; `None` where the disk cannot.
 pub(crate) fn share(directory: &Path, file: &File) -> Option<File> {
     #[cfg(target_os = "linux")]

@@ -17,7 +17,7 @@ use crate::store::base::Base;
 use crate::store::segments::SEGMENT;
 use crate::types::{Kind, ROOT};
 use crate::workspace::{BranchInfo, SnapshotInfo};
-use crate::{read_lock, write_lock};
+use crate::{platform, read_lock, write_lock};
 
 /// What a check found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -159,6 +159,16 @@ impl Engine {
                 report.lost(format!("what was written behind the end of segment {segment} may be missing in the next"));
             }
         }
+        if self.given_up.is_some() {
+            self.lose_what_was_given_back(&merged, report)?;
+        }
+        for &(first, count) in &read_lock(&self.state).lost {
+            let end = first + count;
+            let named = merged.iter().map(|&(from, to, _)| to.min(end).saturating_sub(from.max(first))).sum::<u64>();
+            if named > 0 {
+                report.lost(format!("{named} blocks from block {first} on are lost: they were given back to the disk before the log was cut"));
+            }
+        }
         report.blocks += merged.iter().map(|(first, end, _)| end - first).sum::<u64>();
         let mut state = write_lock(&self.state);
         for &(first, count) in &state.free {
@@ -180,6 +190,12 @@ impl Engine {
             }
         }
         let free = state.free.clone();
+        if repair && report.repaired {
+            // Nothing names them any more.
+            for (first, _) in std::mem::take(&mut state.lost) {
+                state.layers.remove(&key::stem(b'y', first));
+            }
+        }
         drop(state);
         if repair && report.repaired {
             // What nothing names goes back to the disk: the gaps between what is named, within each segment.
@@ -197,6 +213,24 @@ impl Engine {
                 if end > at {
                     self.segments.give_back(at, end - at)?;
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// The log was cut: rows are back whose blocks may have been given back to the disk since. Those are written down, so that they are no zeros to anybody.
+    fn lose_what_was_given_back(&self, named: &[(u64, u64, u64)], report: &mut Report) -> Result<()> {
+        if !std::fs::File::open(&self.directory).is_ok_and(|store| platform::keeps_zeros(&store)) {
+            report.lost("files that are back since the log was cut may read as zeros: this disk does not tell what was given back to it".into());
+            return Ok(());
+        }
+        for &(first, end, _) in named {
+            // What cannot be read at all is told, and is no zeros.
+            for (from, to) in self.segments.holes(first, end).unwrap_or_default() {
+                let mut state = write_lock(&self.state);
+                state.layers.put(&key::stem(b'y', from), (to - from).to_be_bytes().to_vec());
+                state.lost.push((from, to - from));
+                self.segments.lose(from, to - from);
             }
         }
         Ok(())

@@ -280,6 +280,7 @@ impl Engine {
         // What a process wrote that died may not be on the disk.
         let older = log::older(&logs, log.number())?;
         let state = State::load(layers)?;
+        state.lost.iter().for_each(|&(first, count)| segments.lose(first, count));
         let engine = Self {
             on_disk: on_disk::OnDisk::of(&state)?,
             state: RwLock::new(state),

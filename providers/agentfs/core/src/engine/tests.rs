@@ -2,6 +2,7 @@
 
 mod full;
 mod keep;
+mod log;
 mod on_disk;
 mod reads;
 mod segments;

@@ -32,6 +32,8 @@ pub(crate) struct State {
     pub(crate) dead: Vec<(LineId, Epoch)>,
     /// Runs of blocks that nothing refers to any more.
     pub(crate) free: Vec<(u64, u64)>,
+    /// Runs of blocks that are lost, though rows may name them.
+    pub(crate) lost: Vec<(u64, u64)>,
     /// Blocks in use, by segment.
     pub(crate) used: HashMap<u64, u64>,
     /// Of the change that is under way, if it can be undone: segments, and what `used` said of them.
@@ -54,6 +56,7 @@ impl State {
             snapshots: BTreeMap::new(),
             dead: Vec::new(),
             free: Vec::new(),
+            lost: Vec::new(),
             used: HashMap::new(),
             counted: None,
             next_epoch: 1,
@@ -75,13 +78,7 @@ impl State {
         for (row, _) in state.layers.prefix(b"k")? {
             state.dead.push(key::line_and_number(&row)?);
         }
-        for (row, value) in state.layers.prefix(b"f")? {
-            let (first, count) = (key::number(&row), key::be64(&value));
-            if first >= LARGEST || count > SEGMENT || count == 0 {
-                return Err(Error::corrupt("a run of free blocks is none"));
-            }
-            state.free.push((first, count));
-        }
+        (state.free, state.lost) = (state.runs(b"f")?, state.runs(b"y")?);
         for (row, value) in state.layers.prefix(b"g")? {
             let (segment, count) = (key::number(&row), key::be64(&value));
             if segment >= LARGEST / SEGMENT {
@@ -99,6 +96,15 @@ impl State {
         state.next_line = counters[1] as LineId;
         state.pin();
         Ok(state)
+    }
+
+    fn runs(&self, kind: &[u8]) -> Result<Vec<(u64, u64)>> {
+        let run = |(row, value): Row| {
+            let (first, count) = (key::number(&row), key::be64(&value));
+            let is_one = first < LARGEST && (1..=SEGMENT).contains(&count);
+            is_one.then_some((first, count)).ok_or_else(|| Error::corrupt("a run of blocks is none"))
+        };
+        self.layers.prefix(kind)?.into_iter().map(run).collect()
     }
 
     /// Writes the counters down, before a batch is taken.

@@ -37,6 +37,8 @@ pub(crate) struct Segments {
     given: u64,
     /// How many blocks of each segment there were then: none of those below `given` lies behind that, and what was there once is lost.
     reach: Mutex<BTreeMap<u64, u64>>,
+    /// Blocks that are lost though their segment reaches so far, by the first of each run: the end of the run.
+    lost: Mutex<BTreeMap<u64, u64>>,
     open: Mutex<Open>,
     dirty: Mutex<BTreeSet<u64>>,
     few: Mutex<Few>,
@@ -136,6 +138,7 @@ impl Segments {
             next: AtomicU64::new(next.unwrap_or(behind)),
             given: next.unwrap_or(behind),
             reach: Mutex::new(reach),
+            lost: Mutex::default(),
             open: Mutex::default(),
             dirty: Mutex::new(dirty),
             few: Mutex::default(),
@@ -160,10 +163,13 @@ impl Segments {
         }
     }
 
-    /// Fails if a block was given out before the store was opened, and its segment did not reach so far.
-    fn is_there(&self, block: u64) -> Result<()> {
-        let (segment, within) = (block / SEGMENT, block % SEGMENT);
-        if block >= self.given {
+    /// Fails if one of the blocks, which lie in one segment, is lost: it was given out before the store was opened, and its segment did not reach so far, or it is known to be.
+    fn are_there(&self, first: u64, last: u64) -> Result<()> {
+        let (segment, within) = (last / SEGMENT, last % SEGMENT);
+        if first < self.given && lock(&self.lost).range(..=last).next_back().is_some_and(|(_, &end)| end > first) {
+            return Err(Error::corrupt(format!("block {first} or one behind it is lost")));
+        }
+        if last >= self.given {
             return Ok(());
         }
         match lock(&self.reach).get(&segment) {
@@ -171,6 +177,37 @@ impl Segments {
             Some(&reach) if within >= reach => Err(Error::corrupt(format!("segment {segment} ends early"))),
             Some(_) => Ok(()),
         }
+    }
+
+    /// As that, of what is read or written.
+    fn is_there(&self, block: u64, within: u64, length: usize) -> Result<()> {
+        match (within + length as u64).checked_sub(1) {
+            Some(last) => self.are_there(block, block + last / BLOCK),
+            None => Ok(()),
+        }
+    }
+
+    /// These blocks are lost: who needs them gets an error from now on.
+    pub(crate) fn lose(&self, first: u64, count: u64) {
+        lock(&self.lost).insert(first, first + count);
+    }
+
+    /// Which of these blocks, which lie in one segment, the disk holds nothing of, as runs of a first block and an end.
+    pub(crate) fn holes(&self, first: u64, end: u64) -> Result<Vec<(u64, u64)>> {
+        let file = self.file(first / SEGMENT, false)?;
+        let base = first / SEGMENT * SEGMENT;
+        let seek = |at: u64, hole| platform::seek(&file, at, hole).map_err(Error::io("seeking in a segment"));
+        let (mut at, until) = ((first - base) * BLOCK, (end - base) * BLOCK);
+        let mut holes = Vec::new();
+        while at < until {
+            let data = seek(at, false)?.unwrap_or(until).min(until);
+            let (from, to) = (at.div_ceil(BLOCK), data / BLOCK);
+            if from < to {
+                holes.push((base + from, base + to));
+            }
+            at = if data < until { seek(data, true)?.unwrap_or(until).max(data + 1) } else { until };
+        }
+        Ok(holes)
     }
 
     /// The first block that was never given out.
@@ -245,9 +282,7 @@ impl Segments {
 
     /// Writes into a block and those behind it, `within` bytes from its beginning.
     pub(crate) fn write(&self, block: u64, within: u64, bytes: &[u8]) -> Result<()> {
-        if let Some(behind) = (within + bytes.len() as u64).checked_sub(1) {
-            self.is_there(block + behind / BLOCK)?;
-        }
+        self.is_there(block, within, bytes.len())?;
         self.put(block, within, bytes)
     }
 
@@ -315,9 +350,7 @@ impl Segments {
     /// Reads; what was never written of a block reads as zeros.
     pub(crate) fn read(&self, block: u64, within: u64, bytes: &mut [u8]) -> Result<()> {
         let at = block % SEGMENT * BLOCK + within;
-        if let Some(behind) = (within + bytes.len() as u64).checked_sub(1) {
-            self.is_there(block + behind / BLOCK)?;
-        }
+        self.is_there(block, within, bytes.len())?;
         let file = self.file(block / SEGMENT, false)?;
         let mut done = 0;
         while done < bytes.len() {
@@ -406,7 +439,7 @@ impl Segments {
     pub(crate) fn give_back(&self, block: u64, blocks: u64) -> Result<()> {
         lock(&self.few).forget(block * BLOCK, blocks * BLOCK);
         // Else it would make a segment anew that is missing.
-        if self.is_there(block).is_err() {
+        if self.are_there(block, block).is_err() {
             return Ok(());
         }
         let _nobody = write_lock(&self.reading);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use ah_agentfs::{Class, Error, Options, View, Workspace};
 
-use crate::{Place, at, branch, content, in_another_boot, make};
+use crate::{HOLES, Place, at, branch, content, in_another_boot, make};
 
 /// Of a store that is not open.
 fn problems(place: &Place) -> Vec<String> {
@@ -162,4 +162,103 @@ fn a_check_changes_nothing() {
     let before = files(&place);
     place.check();
     assert!(files(&place) == before);
+}
+
+/// A store in which contents were given back behind what can be read of the log: by removing a file, by another that took its place, by
+/// deleting the snapshot that had them.
+fn given_back(how: &str) -> (Place, ah_agentfs::BranchId, ah_agentfs::SnapshotId) {
+    let place = Place::new();
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    let ino = make(&view, "file", &[7; 100_000]);
+    make(&view, "other", &[6; 100_000]);
+    let snapshot = workspace.snapshot(branch, b"durable", Class::Durable).unwrap();
+    if how != "snapshot" {
+        // So that nothing else needs it.
+        workspace.delete_snapshot(snapshot).unwrap();
+        workspace.reclaim().unwrap();
+    } else {
+        view.write(ino, 0, &[8; 100_000]).unwrap();
+    }
+    workspace.sync().unwrap();
+    let log = newest_log(&place);
+    let early = std::fs::read(&log).unwrap().iter().rposition(|&byte| byte != 0).unwrap() as u64 + 1;
+    make(&view, "between", b"x");
+    workspace.sync().unwrap();
+    match how {
+        "unlink" => {
+            view.unlink(1, b"file").unwrap();
+            view.forget(ino, 1);
+        }
+        "rename" => {
+            make(&view, "file.new", &[9; 100_000]);
+            view.rename(1, b"file.new", 1, b"file", ah_agentfs::Rename::Replace).unwrap();
+            view.forget(ino, 1);
+        }
+        _ => {
+            workspace.delete_snapshot(snapshot).unwrap();
+            workspace.reclaim().unwrap();
+        }
+    }
+    drop(view);
+    workspace.sync().unwrap();
+    workspace.sync().unwrap();
+    drop(workspace);
+    flip(&log, early + 30);
+    (place, branch, snapshot)
+}
+
+#[test]
+fn what_a_cut_log_brings_back_without_its_contents_is_lost_and_no_zeros() {
+    if !HOLES {
+        return;
+    }
+    for how in ["unlink", "rename", "snapshot"] {
+        let (place, branch, snapshot) = given_back(how);
+        let log = newest_log(&place);
+        let damaged = std::fs::read(&log).unwrap();
+        let written = damaged.iter().rposition(|&byte| byte != 0).unwrap() + 1;
+        // It is said what would go.
+        let found = problems(&place);
+        assert!(found.len() == 1 && found[0].contains("batches"), "{how}: {found:?}");
+        let report = Workspace::fsck(&place.store(), &place.lower(), true).unwrap();
+        assert!(report.problems.len() > 1 && !report.repaired, "{how}: {report:?}");
+        assert!(std::fs::read(log.with_extension("damaged")).unwrap()[..] == damaged[..written], "{how}: it is kept");
+        for round in 0..2 {
+            let workspace = place.open();
+            let view = match how {
+                "snapshot" => workspace.view_of(snapshot).unwrap(),
+                _ => workspace.view(branch).unwrap(),
+            };
+            assert!(is_lost(&view, "file"), "{how}");
+            assert_eq!(content(&view, "other"), [6; 100_000], "{how}");
+            drop(view);
+            let view = workspace.view(branch).unwrap();
+            if how != "snapshot" {
+                assert!(matches!(view.write(at(&view, "file"), 5, b"x"), Err(Error::Corrupt(_))), "{how}");
+            }
+            make(&view, &format!("new{round}"), &[1; 5000]);
+            workspace.checkpoint().unwrap();
+            workspace.sync().unwrap();
+            drop((view, workspace));
+            let again = Workspace::fsck(&place.store(), &place.lower(), round > 0).unwrap();
+            assert!(!again.problems.is_empty() && !again.repaired, "{how}: {again:?}");
+        }
+        // What is lost can be removed, and all is well then.
+        let workspace = place.open();
+        if how == "snapshot" {
+            workspace.delete_snapshot(snapshot).unwrap();
+        } else {
+            let view = workspace.view(branch).unwrap();
+            let ino = at(&view, "file");
+            view.unlink(1, b"file").unwrap();
+            view.forget(ino, 1);
+        }
+        workspace.reclaim().unwrap();
+        workspace.sync().unwrap();
+        drop(workspace);
+        assert!(Workspace::fsck(&place.store(), &place.lower(), true).unwrap().repaired, "{how}");
+        assert_eq!(problems(&place), Vec::<String>::new(), "{how}");
+    }
 }

@@ -239,7 +239,7 @@ impl Engine {
 
 impl Report {
     /// Something that no repair brings back.
-    fn lost(&mut self, what: String) {
+    pub(super) fn lost(&mut self, what: String) {
         self.problems.push(what);
         self.repaired = false;
     }

@@ -9,6 +9,7 @@
 //! They go when no base's fingerprints name them any more. A row `p` of a base says that there may be such: it is there while pins are made behind that base, since its fingerprints come after
 //! them, and since it began to be forgotten. So whatever is killed in between leaves it to the next who opens the store.
 
+use std::collections::{BTreeSet, HashSet};
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::Ordering;
@@ -18,7 +19,7 @@ use super::fsck::Report;
 use super::pins::{Listed, may_be_attributes};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::lower::{Found, xattrs};
+use crate::lower::{Found, join, xattrs};
 use crate::rows::chunk::BLOCK;
 use crate::rows::key::{self, LineId};
 use crate::state::{Row, State};
@@ -391,20 +392,50 @@ impl Engine {
         Ok(named)
     }
 
-    /// Reads all pins. Those that do not hold what their names say are told, and removed if `repair`.
+    /// Reads all pins. Those that do not hold what their names say are told, and removed if `repair`; what nothing below holds any more is lost then. One that cannot be read
+    /// stays: the next time it may be.
     pub(super) fn examine_pins(&self, repair: bool, report: &mut Report) -> Result<()> {
+        let mut damaged = HashSet::new();
         self.pins.list(&mut |pins| {
             for pin in pins {
-                let sound = self.pins.is_sound(pin).map_err(Error::io("reading a pin"));
-                if !matches!(sound, Ok(Some(true) | None)) {
-                    report.problems.push("a pin does not hold what its name says".to_owned());
-                    if repair {
-                        self.pins.remove(pin.kind, &pin.hash).map_err(Error::io("removing a pin"))?;
+                match self.pins.is_sound(pin) {
+                    Ok(Some(true) | None) => {}
+                    Ok(Some(false)) => {
+                        report.problems.push("a pin does not hold what its name says".to_owned());
+                        damaged.insert(pin.hash);
+                        if repair {
+                            self.pins.remove(pin.kind, &pin.hash).map_err(Error::io("removing a pin"))?;
+                        }
                     }
+                    Err(error) => report.lost(format!("a pin cannot be read, and is left as it is: {error}")),
                 }
             }
             Ok(())
-        })
+        })?;
+        if !damaged.is_empty() {
+            self.tell_what_was_pinned(&damaged, report);
+        }
+        Ok(())
+    }
+
+    /// The paths of what these pins held, if it is not as it was below.
+    fn tell_what_was_pinned(&self, damaged: &HashSet<Hash>, report: &mut Report) {
+        let (mut told, mut after) = (BTreeSet::new(), b"h".to_vec());
+        let state = read_lock(&self.state);
+        // Rows that cannot be read are told with the others.
+        while let Ok(Some((row, value))) = state.layers.next(b"h", &after) {
+            let files = super::Fingerprints::decode(&value).map(super::Fingerprints::into_files).ok();
+            let directory = row.get(5..).and_then(|rest| rest.split(|&byte| byte == 0).next()).unwrap_or_default();
+            for file in files.into_iter().flatten().filter(|file| damaged.contains(&file.hash)) {
+                let path = join(directory, &file.name);
+                let now = self.lower.find(&path);
+                if !matches!(now, Ok(Some(now)) if file.is_of_found(&now)) && told.insert(path.clone()) {
+                    let path = String::from_utf8_lossy(&path);
+                    report.lost(format!("what {path} held when a base was taken is lost: neither its pin nor what is below is that any more"));
+                }
+            }
+            after = row;
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the disk has lost is an error for who needs it and is told by fsck, whatever is written afterwards.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use ah_agentfs::{Class, Error, Options, View, Workspace};
@@ -260,5 +260,86 @@ fn what_a_cut_log_brings_back_without_its_contents_is_lost_and_no_zeros() {
         drop(workspace);
         assert!(Workspace::fsck(&place.store(), &place.lower(), true).unwrap().repaired, "{how}");
         assert_eq!(problems(&place), Vec::<String>::new(), "{how}");
+    }
+}
+
+/// A store with a file below that was pinned and removed then, the branch in which it is, and its pin.
+fn pinned() -> (Place, ah_agentfs::BranchId, PathBuf) {
+    let place = Place::pinned();
+    std::fs::write(place.lower().join("below"), [4; 50_000]).unwrap();
+    let workspace = place.create();
+    let base = workspace.base_with_names(b"").unwrap();
+    let branch = workspace.branch(base, b"branch").unwrap();
+    workspace.take_fingerprints(base).unwrap();
+    std::fs::remove_file(place.lower().join("below")).unwrap();
+    assert_eq!(content(&workspace.view(branch).unwrap(), "below"), [4; 50_000]);
+    workspace.sync().unwrap();
+    drop(workspace);
+    let pin = files(&place).into_keys().find(|path| path.starts_with(place.store().join("pins")));
+    (place, branch, pin.unwrap())
+}
+
+/// Does it as a user who may not read everything.
+fn as_another<T: Send>(place: &Place, work: impl FnOnce() -> T + Send) -> T {
+    if !rustix::process::geteuid().is_root() {
+        return work();
+    }
+    let user = 65_534;
+    let mut directories = vec![place.store().parent().unwrap().to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(&directory).unwrap() {
+            let path = entry.unwrap().path();
+            std::os::unix::fs::chown(&path, Some(user), Some(user)).unwrap();
+            directories.extend(path.is_dir().then_some(path));
+        }
+        std::os::unix::fs::chown(&directory, Some(user), Some(user)).unwrap();
+    }
+    // Of one thread, which ends then.
+    let as_user = move || {
+        let user = rustix::process::Uid::from_raw(user);
+        rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+        work()
+    };
+    std::thread::scope(|scope| scope.spawn(as_user).join().unwrap())
+}
+
+#[test]
+fn a_pin_that_cannot_be_read_stays_and_is_told() {
+    let (place, branch, pin) = pinned();
+    std::fs::set_permissions(&pin, std::fs::Permissions::from_mode(0o000)).unwrap();
+    for repair in [false, true] {
+        let report = as_another(&place, || Workspace::fsck(&place.store(), &place.lower(), repair).unwrap());
+        assert!(report.problems.len() == 1 && !report.repaired, "{repair}: {report:?}");
+    }
+    std::fs::set_permissions(&pin, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let read = || content(&place.open().view(branch).unwrap(), "below");
+    assert_eq!(as_another(&place, read), [4; 50_000]);
+}
+
+#[test]
+fn what_a_damaged_pin_alone_held_is_lost_and_named() {
+    for is_below in [true, false] {
+        let (place, _, pin) = pinned();
+        let below = place.lower().join("below");
+        if is_below {
+            // With the same contents, in a base of its own: what is there then needs no pin.
+            std::fs::write(&below, [4; 50_000]).unwrap();
+            let workspace = place.open();
+            let base = workspace.base_with_names(b"").unwrap();
+            workspace.take_fingerprints(base).unwrap();
+            let old = workspace.branches();
+            for branch in old {
+                workspace.delete_branch(branch.id).unwrap();
+            }
+            let first = workspace.snapshots().into_iter().map(|snapshot| snapshot.id).min().unwrap();
+            workspace.delete_snapshot(first).unwrap();
+            workspace.reclaim().unwrap();
+            workspace.sync().unwrap();
+        }
+        std::fs::set_permissions(&pin, std::fs::Permissions::from_mode(0o600)).unwrap();
+        std::fs::File::options().write(true).open(&pin).unwrap().write_all_at(b"x", 100).unwrap();
+        let report = Workspace::fsck(&place.store(), &place.lower(), true).unwrap();
+        let names = report.problems.iter().any(|problem| problem.contains("below held"));
+        assert!(report.repaired == is_below && names != is_below && !pin.exists(), "{is_below}: {report:?}");
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Costs everything there is, once; the store must not be open elsewhere. What can be repaired without guessing is: counts, blocks that
 //! nothing names, rows that nobody sees, a log whose end is damaged (it ends there then). What is lost stays lost and is reported, and
-//! then nothing is given back or removed: what seems superfluous may belong to what could not be read.
+//! then nothing is given back or removed: what seems superfluous may belong to what could not be read. Where a part of the database cannot be read, that is passed over, and
+//! told by its inodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::rows::chunk::Chunk;
 use crate::rows::key::{self, Epoch};
 use crate::rows::value::{Entry, Inode};
-use crate::state::{State, View};
+use crate::state::{Row, State, View};
 use crate::store::base::Base;
 use crate::store::segments::SEGMENT;
 use crate::types::{Kind, ROOT};
@@ -36,28 +37,34 @@ pub struct Report {
     pub snapshots: Vec<SnapshotInfo>,
 }
 
+/// A copy of the database that is checked.
+const COPY: &str = "rows.check";
+/// What is said of a database that cannot be repaired.
+const DAMAGED: &str = "the database of rows is damaged, and nothing repairs that: bring home what can be read, from branches by `cp -a`, from snapshots by `cat`";
+
 /// Checks a store that is not open. With `repair` mends what can be.
 pub(crate) fn check(directory: &Path, lower: &Path, repair: bool) -> Result<Report> {
     let mut report = Report { repaired: true, ..Report::default() };
     super::format(directory)?;
     let held = super::held(directory)?;
     let base = patiently(|| Base::open(&directory.join("rows.redb")))?;
-    if !repair {
-        // A database that is checked is repaired, by what it was before if need be: this is a copy.
-        if !is_sound(directory)? {
-            report.lost("the database of rows is damaged".into());
-            return Ok(report);
-        }
-    } else if !base.check()? {
+    // A database that is checked is repaired, by what it was before if need be: without `repair` this is a copy.
+    match if repair { base.check() } else { check_copy(directory) } {
+        Ok(true) => {}
         // Rows may be missing, and nobody knows which.
-        report.lost("the database of rows was damaged, and was repaired as far as it could be".into());
+        Ok(false) if repair => {
+            report.lost("the database of rows was damaged, and was repaired as far as it could be".into());
+        }
+        Ok(false) => report.lost("the database of rows is damaged; `--repair` repairs it as far as it can be".into()),
+        Err(Error::Corrupt(_)) => report.lost(DAMAGED.into()),
+        Err(error) => return Err(error),
     }
     drop((base, held));
     // It need not be there: what is kept is compared with itself.
     let without_lower = !lower.is_dir() || !super::may_be_of(directory, lower)?;
     let options = Options { background: false, without_lower, ..Options::default() };
     let engine = match Engine::open(directory, lower, options, if repair { Opening::Repair } else { Opening::Check }) {
-        Err(Error::Corrupt(what)) if !repair => {
+        Err(Error::Corrupt(what)) if !repair || !report.repaired => {
             report.lost(what);
             return Ok(report);
         }
@@ -82,17 +89,14 @@ pub(crate) fn check(directory: &Path, lower: &Path, repair: bool) -> Result<Repo
     Ok(report)
 }
 
-/// Whether a copy of the database passes.
-fn is_sound(directory: &Path) -> Result<bool> {
-    let copy = directory.join("rows.check");
+/// The same of a copy of the database.
+fn check_copy(directory: &Path) -> Result<bool> {
+    let copy = directory.join(COPY);
     let checked = std::fs::copy(directory.join("rows.redb"), &copy)
         .map_err(Error::io("copying the rows, to check them"))
         .and_then(|_| Base::open(&copy)?.check());
     let _ = std::fs::remove_file(copy);
-    match checked {
-        Err(Error::Corrupt(_)) => Ok(false),
-        checked => checked,
-    }
+    checked
 }
 
 impl Engine {
@@ -100,18 +104,27 @@ impl Engine {
     pub(crate) fn examine(&self, repair: bool, report: &mut Report) -> Result<()> {
         let mut runs = Vec::new();
         let mut garbage = Vec::new();
+        let is_whole;
         {
             let state = read_lock(&self.state);
-            rows(&state, report, &mut runs, &mut garbage)?;
+            is_whole = rows(&state, report, &mut runs, &mut garbage)?;
+            let mut are_followed = true;
             let lines: Vec<_> = state.lines.iter().map(|(&line, of)| (line, of.clone())).collect();
             for (line, of) in lines {
                 let chain = state.chain(line)?;
                 for until in of.points.keys().copied().chain(of.pen.then_some(Epoch::MAX)) {
-                    names(&state, View { line, until, chain: &chain }, report)?;
+                    match names(&state, View { line, until, chain: &chain }, report) {
+                        Err(Error::Corrupt(_)) => are_followed = false,
+                        followed => followed?,
+                    }
                 }
             }
+            if !are_followed {
+                report
+                    .lost("names could not be followed where others of their branch or snapshot cannot be read".into());
+            }
         }
-        self.blocks(runs, repair, report)?;
+        self.blocks(runs, is_whole, repair, report)?;
         self.examine_pins(repair, report)?;
         if repair && report.repaired {
             let mut state = write_lock(&self.state);
@@ -123,8 +136,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Each block belongs to one place of one chunk, lies where a segment reaches, and is counted.
-    fn blocks(&self, mut runs: Vec<(u64, u64, u64)>, repair: bool, report: &mut Report) -> Result<()> {
+    /// Each block belongs to one place of one chunk, lies where a segment reaches, and is counted: that is told if these are all that are named.
+    fn blocks(&self, mut runs: Vec<(u64, u64, u64)>, are_all: bool, repair: bool, report: &mut Report) -> Result<()> {
         runs.sort_unstable();
         runs.dedup();
         let lengths = self.segments.lengths()?;
@@ -182,7 +195,7 @@ impl Engine {
         for segment in segments {
             let (is, was) = (used.get(&segment).copied(), counted.get(&segment).copied());
             let (is, was) = (is.unwrap_or_default(), was.unwrap_or_default());
-            if is != was {
+            if is != was && are_all {
                 report.problems.push(format!("segment {segment} holds {is} blocks in use, not {was}"));
                 if repair && report.repaired {
                     state.count(segment * SEGMENT, is as i64 - was as i64);
@@ -247,11 +260,88 @@ impl Report {
 
 type Garbage = Vec<(Vec<u8>, key::LineId, Epoch)>;
 
-/// Reads all versioned rows: they must decode, and somebody must see them.
-fn rows(state: &State, report: &mut Report, runs: &mut Vec<(u64, u64, u64)>, garbage: &mut Garbage) -> Result<()> {
+/// Reads rows of a kind in order, and passes those over that cannot be read.
+struct Reading<'a> {
+    state: &'a State,
+    kind: u8,
+    after: Vec<u8>,
+    /// Whether all could be.
+    is_whole: bool,
+}
+
+impl<'a> Reading<'a> {
+    fn of(state: &'a State, kind: u8) -> Self {
+        Self { state, kind, after: vec![kind], is_whole: true }
+    }
+
+    fn next(&mut self, report: &mut Report) -> Result<Option<Row>> {
+        let next = match self.state.layers.next(&[self.kind], &self.after) {
+            Err(Error::Corrupt(_)) => self.next_behind(report)?,
+            next => next?,
+        };
+        if let Some((row, _)) = &next {
+            self.after.clone_from(row);
+        }
+        Ok(next)
+    }
+
+    fn from(&self, number: u64) -> Result<Option<Row>> {
+        self.state.layers.walk(&[self.kind], &key::stem(self.kind, number))?.next().transpose()
+    }
+
+    /// The first row of a later number that can be read. What a page of the database held are rows of numbers behind one another.
+    fn next_behind(&mut self, report: &mut Report) -> Result<Option<Row>> {
+        self.is_whole = false;
+        let mut number = [0; 8];
+        number.iter_mut().zip(&self.after[1..]).for_each(|(to, from)| *to = *from);
+        let first = u64::from_be_bytes(number);
+        // Those below `unread` cannot be read, from `read` on they can.
+        let (mut unread, mut step) = (first, 1_u64);
+        let mut read = loop {
+            let Some(at) = unread.checked_add(step) else { break u64::MAX };
+            match self.from(at) {
+                Err(Error::Corrupt(_)) => (unread, step) = (at, step.saturating_mul(2)),
+                found => {
+                    found?;
+                    break at;
+                }
+            }
+        };
+        while read - unread > 1 {
+            let at = unread + (read - unread) / 2;
+            match self.from(at) {
+                Err(Error::Corrupt(_)) => unread = at,
+                found => {
+                    found?;
+                    read = at;
+                }
+            }
+        }
+        let what = match self.kind {
+            b'd' => "the names in directories",
+            b'i' => "the attributes of inodes",
+            b'c' => "the contents of inodes",
+            b'x' => "the extended attributes of inodes",
+            _ => return self.passed("some of what was noted of files below", report, read),
+        };
+        self.passed(&format!("{what} {first} to {unread}, or some of them,"), report, read)
+    }
+
+    fn passed(&self, what: &str, report: &mut Report, read: u64) -> Result<Option<Row>> {
+        report.lost(format!("{what} cannot be read: the database is damaged there"));
+        match self.from(read) {
+            Err(Error::Corrupt(_)) => Ok(None),
+            found => found,
+        }
+    }
+}
+
+/// Reads all versioned rows: they must decode, and somebody must see them. Gives whether all could be read.
+fn rows(state: &State, report: &mut Report, runs: &mut Vec<(u64, u64, u64)>, garbage: &mut Garbage) -> Result<bool> {
+    let mut is_whole = true;
     for kind in *b"dicx" {
-        let mut after = vec![kind];
-        while let Some((row, value)) = state.layers.next(&[kind], &after)? {
+        let mut reading = Reading::of(state, kind);
+        while let Some((row, value)) = reading.next(report)? {
             report.rows += 1;
             let (stem, line, epoch) = key::split(&row)?;
             let sound = match kind {
@@ -263,7 +353,11 @@ fn rows(state: &State, report: &mut Report, runs: &mut Vec<(u64, u64, u64)>, gar
             if let Err(error) = sound {
                 report.lost(format!("a row of inode {}: {error}", key::number(stem)));
             }
-            let next = state.next_version(stem, line, epoch)?.map(|(next, _)| next);
+            let next = match state.next_version(stem, line, epoch) {
+                // Told as the next row.
+                Err(Error::Corrupt(_)) => continue,
+                next => next?.map(|(next, _)| next),
+            };
             match state.lines.get(&line) {
                 None => report.lost(format!("a row of line {line}, which is not there")),
                 Some(of) if !of.needs(epoch, next) && !state.dead.iter().any(|&(dead, _)| dead == line) => {
@@ -272,10 +366,11 @@ fn rows(state: &State, report: &mut Report, runs: &mut Vec<(u64, u64, u64)>, gar
                 }
                 Some(_) => {}
             }
-            after = row;
         }
+        is_whole &= reading.is_whole;
     }
-    for (row, value) in state.layers.prefix(b"q")? {
+    let mut reading = Reading::of(state, b'q');
+    while let Some((row, value)) = reading.next(report)? {
         report.rows += 1;
         if value.len() != 8 || key::line_and_number(&row).is_err() {
             report.lost("a row of a file that is to be copied cannot be read".to_owned());
@@ -287,8 +382,8 @@ fn rows(state: &State, report: &mut Report, runs: &mut Vec<(u64, u64, u64)>, gar
         (b'j', "what branches show of what is pinned, or a file's names below,"),
     ];
     for (kind, what) in kinds {
-        let mut after = vec![kind];
-        while let Some((row, value)) = state.layers.next(&[kind], &after)? {
+        let mut reading = Reading::of(state, kind);
+        while let Some((row, value)) = reading.next(report)? {
             report.rows += 1;
             let sound = match kind {
                 b'b' => Remembered::decode(&value).map(drop),
@@ -302,10 +397,9 @@ fn rows(state: &State, report: &mut Report, runs: &mut Vec<(u64, u64, u64)>, gar
             if !state.lines.contains_key(&key::be32(row.get(1..5).unwrap_or_default())) {
                 report.lost(format!("{what} are of a base that is not there"));
             }
-            after = row;
         }
     }
-    Ok(())
+    Ok(is_whole)
 }
 
 /// The runs of blocks that a chunk names, each with the place that it holds: the same block elsewhere is another place.

@@ -343,3 +343,45 @@ fn what_a_damaged_pin_alone_held_is_lost_and_named() {
         assert!(report.repaired == is_below && names != is_below && !pin.exists(), "{is_below}: {report:?}");
     }
 }
+#[test]
+fn where_a_part_of_the_database_cannot_be_read_the_rest_is_checked_and_it_is_told_what_can_not() {
+    let place = Place::new();
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    make(&view, "content", &[7; 100_000]);
+    for nth in 0..3000 {
+        make(&view, &format!("some-name-{nth:04}"), b"");
+    }
+    workspace.checkpoint().unwrap();
+    workspace.sync().unwrap();
+    drop((view, workspace));
+    let rows = place.store().join("rows.redb");
+    let whole = std::fs::read(&rows).unwrap();
+    let name = whole.windows(14).position(|window| window == b"some-name-0999").unwrap();
+    // Of how many rows it has; where the key of one ends.
+    for (what, at) in [("count", 3), ("key", 6)] {
+        flip_bit(&rows, (name / 4096 * 4096 + at) as u64);
+        std::fs::File::options()
+            .write(true)
+            .open(place.store().join("data/0000000000"))
+            .unwrap()
+            .set_len(60_000)
+            .unwrap();
+        for repair in [false, true] {
+            let report = Workspace::fsck(&place.store(), &place.lower(), repair).unwrap();
+            let tells = |what: &str| report.problems.iter().any(|problem| problem.contains(what));
+            assert!(!report.repaired && tells("database") && tells("cp -a"), "{what}, {repair}: {report:?}");
+            assert!(tells("beyond the end"), "{what}, {repair}: {report:?}");
+            assert!(report.branches.len() == 1 && report.rows > 3000, "{what}, {repair}: {report:?}");
+        }
+        std::fs::write(&rows, &whole).unwrap();
+    }
+}
+
+fn flip_bit(path: &Path, at: u64) {
+    let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x20], at).unwrap();
+}

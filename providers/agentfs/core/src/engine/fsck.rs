@@ -38,7 +38,7 @@ pub struct Report {
 }
 
 /// A copy of the database that is checked.
-const COPY: &str = "rows.check";
+pub(super) const COPY: &str = "rows.check";
 /// What is said of a database that cannot be repaired.
 const DAMAGED: &str = "the database of rows is damaged, and nothing repairs that: bring home what can be read, from branches by `cp -a`, from snapshots by `cat`";
 

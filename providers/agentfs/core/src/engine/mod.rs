@@ -263,6 +263,8 @@ impl Engine {
         found.contents.iter().try_for_each(|written| segments.write_again(written, changes))?;
         segments.leave_short();
         if changes {
+            // Of a check that was killed. Nobody checks now.
+            let _ = std::fs::remove_file(directory.join(fsck::COPY));
             log::cut(&logs, &found.files)?;
             if number < FORMAT {
                 write_format(directory, &identity)?;

@@ -158,11 +158,14 @@ impl Engine {
             }
         }
         let mut used: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut lost = Vec::new();
         for &(first, end, _) in &merged {
             *used.entry(first / SEGMENT).or_default() += end - first;
             // A segment ends with its last byte that was written, which may be within a run's last block.
             if lengths.get(&(first / SEGMENT)).is_none_or(|&length| (end - 1) % SEGMENT >= length) {
                 report.lost(format!("block {} is beyond the end of its segment", end - 1));
+                let reach = lengths.get(&(first / SEGMENT)).copied().unwrap_or_default();
+                lost.push((first.max(first / SEGMENT * SEGMENT + reach), end));
             }
         }
         for (&segment, &length) in lengths.iter().filter(|&(_, &length)| length > SEGMENT) {
@@ -179,8 +182,12 @@ impl Engine {
             let end = first + count;
             let named = merged.iter().map(|&(from, to, _)| to.min(end).saturating_sub(from.max(first))).sum::<u64>();
             if named > 0 {
+                lost.push((first, end));
                 report.lost(format!("{named} blocks from block {first} on are lost: they were given back to the disk before the log was cut"));
             }
+        }
+        if !lost.is_empty() {
+            self.tell_whose(&lost, report)?;
         }
         report.blocks += merged.iter().map(|(first, end, _)| end - first).sum::<u64>();
         let mut state = write_lock(&self.state);
@@ -261,7 +268,7 @@ impl Report {
 type Garbage = Vec<(Vec<u8>, key::LineId, Epoch)>;
 
 /// Reads rows of a kind in order, and passes those over that cannot be read.
-struct Reading<'a> {
+pub(super) struct Reading<'a> {
     state: &'a State,
     kind: u8,
     after: Vec<u8>,
@@ -270,11 +277,11 @@ struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    fn of(state: &'a State, kind: u8) -> Self {
+    pub(super) fn of(state: &'a State, kind: u8) -> Self {
         Self { state, kind, after: vec![kind], is_whole: true }
     }
 
-    fn next(&mut self, report: &mut Report) -> Result<Option<Row>> {
+    pub(super) fn next(&mut self, report: &mut Report) -> Result<Option<Row>> {
         let next = match self.state.layers.next(&[self.kind], &self.after) {
             Err(Error::Corrupt(_)) => self.next_behind(report)?,
             next => next?,

@@ -32,6 +32,7 @@ mod room;
 #[cfg(test)]
 mod tests;
 mod unkept;
+mod whose;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;

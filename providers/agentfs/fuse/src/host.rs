@@ -338,7 +338,7 @@ impl Filesystem for Host {
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         match &self.opens {
             Some(opens) if opens.are_answered() => {
-                self.admit(Asked::Open { ino: ino.0, flags, uid: request.uid(), reply })
+                self.admit(Asked::Open { ino: ino.0, flags, uid: request.uid(), reply });
             }
             _ => reply.error(Errno::ENOSYS),
         }

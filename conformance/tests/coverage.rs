@@ -44,6 +44,8 @@ const NOT_CHECKED: &[(&str, &str)] = &[
     ("Where the request says `unused`", "allows something"),
     ("Those of all methods.", "a pointer"),
     ("Where the new one is mounted", "allows something"),
+    ("With `Durable` it survives a power cut", "the suite cuts no power; `vm-tests` does, for the project's own"),
+    ("Makes an `Instant` snapshot survive a power cut.", "as above: `answers.sync` hears only what is said of it"),
     ("Killed anywhere, the old one", "a provider's own tests kill it where it matters"),
 ];
 

@@ -50,8 +50,8 @@ use crate::types::{Changes, Converted, Description, Entry, Probe, Reclaimed, Sna
 ///    Access times may change where the mount keeps them.
 /// 4. **Nothing half.** An operation that fails leaves nothing behind that `reclaim` does not remove, and no snapshot that
 ///    `list` shows is incomplete. A process may be killed between any two system calls.
-/// 5. **Durable as asked.** When `snapshot` returns, the snapshot survives the kill of any process, and with
-///    `Durable` a power cut too.
+/// 5. **Durable as asked.** When `snapshot` returns, the snapshot survives the kill of any process.
+///    With `Durable` it survives a power cut, too.
 ///
 /// # Concurrency
 ///

@@ -94,10 +94,7 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         id: "answers.sync",
-        clauses: &[
-            "Makes an `Instant` snapshot survive a power cut. Does nothing to one that does already.",
-            "`NotFound` if there is none of that reference.",
-        ],
+        clauses: &["Does nothing to one that does already.", "`NotFound` if there is none of that reference."],
         needs: &[],
         run: sync,
     },

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "mutants/lies.rs"]
+mod lies;
+
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -68,6 +71,12 @@ enum Fault {
     ReclaimTakesOne,
     ReclaimLeavesTheForgotten,
     ReclaimTakesWhatBearsAName,
+    TreesAreWhole,
+    TreesLackModes,
+    TreesLackTimes,
+    TreesLackTargets,
+    TreesLackEmptyDirectories,
+    TreesLackWhatDirectoriesAre,
     CancelledIsInternal,
     Panics,
 }
@@ -124,6 +133,11 @@ const FOUND_BY: &[(Fault, &str)] = &[
     (Fault::ReclaimLeavesTheForgotten, "views.forgotten"),
     (Fault::ReclaimTakesWhatBearsAName, "clones.forgotten"),
     (Fault::ReclaimTakesWhatBearsAName, "views.forgotten"),
+    (Fault::TreesLackModes, "answers.entries"),
+    (Fault::TreesLackTimes, "answers.entries"),
+    (Fault::TreesLackTargets, "answers.entries"),
+    (Fault::TreesLackEmptyDirectories, "answers.entries"),
+    (Fault::TreesLackWhatDirectoriesAre, "answers.entries"),
     (Fault::CancelledIsInternal, "cancel.snapshot"),
     (Fault::Panics, "answers.usage"),
 ];
@@ -283,6 +297,7 @@ impl Provider for Faulty {
             std::fs::write(place.store.path().join(request.id.as_str()), request.id.as_str()).unwrap();
         }
         let mut snapshot = self.altered(snapshot?);
+        snapshot.tree = lies::tree(self.fault, workspace.root());
         if self.is(Fault::OmitsForNoReason) {
             let path = RelPath::new("README.md")?;
             snapshot.omitted.push(Omission { path, reason: OmitReason::Excluded, detail: None });
@@ -469,6 +484,12 @@ fn who_makes_all_files_roots_does_not_keep_owners() {
     let report = report_of(Fault::ClaimsOwners, &only("exact.owners"));
     let Outcome::Failed { message, .. } = &report.cases[0].outcome else { panic!("{:?}", report.cases) };
     assert!(message.contains("belongs to"), "{message}");
+}
+
+#[test]
+fn a_tree_that_is_told_by_all_that_is_in_it_passes() {
+    let report = report_of(Fault::TreesAreWhole, &only("answers.entries"));
+    assert!(matches!(report.cases[0].outcome, Outcome::Passed), "{:?}", report.cases);
 }
 
 #[test]

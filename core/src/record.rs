@@ -54,7 +54,7 @@ pub struct SnapshotRecord {
     pub reference: Reference,
     /// What it survived when it was taken.
     pub durability: Durability,
-    /// Equal for snapshots of one provider with equal trees; hex.
+    /// Equal for snapshots of one provider with equal trees, modes and times included, and for no others; hex.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tree: Option<String>,
     /// Number of captured entries.

@@ -333,7 +333,9 @@ pub struct Snapshot {
     pub attributes: BTreeMap<String, String>,
     /// What it survives by now.
     pub durability: Durability,
-    /// Equal for two snapshots of one store with equal trees, where that is known cheaply.
+    /// Equal for two snapshots of one store with equal trees, and for no others, where that is known cheaply. A tree is all that a snapshot shows:
+    /// names, kinds, contents, symlink targets, permission bits and modification times, those of directories too, and what else the provider keeps of
+    /// them. Of two snapshots that are equal `ah` may keep but one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tree: Option<ContentId>,
     /// Number of captured entries, directories included, where known.

@@ -8,6 +8,7 @@ use ah_plugin_api::{
 };
 
 use crate::case::{Case, Check, Need, ensure, refused};
+use crate::editor::Editor;
 use crate::fixture::{Fixture, Taken};
 use crate::tree::{Modes, Tree};
 
@@ -108,7 +109,8 @@ pub(super) const CASES: &[Case] = &[
         id: "answers.entries",
         clauses: &[
             "Number of captured entries, directories included, where known.",
-            "Equal for two snapshots of one store with equal trees, where that is known cheaply.",
+            "Equal for two snapshots of one store with equal trees, and for no others, where that is known cheaply.",
+            "names, kinds, contents, symlink targets, permission bits and modification times, those of directories too",
         ],
         needs: &[],
         run: entries,
@@ -396,11 +398,10 @@ fn always_durable(f: &Fixture) -> Check {
 }
 
 fn entries(f: &Fixture) -> Check {
+    type Write = fn(&Editor) -> std::io::Result<()>;
     f.ws.sample()?;
     let a = f.take("a")?;
     let same = f.take("same")?;
-    f.ws.write("README.md", "other\n")?;
-    let other = f.take("other")?;
     if let Some(entries) = a.snapshot.entries {
         // The root is what holds the entries.
         let real = f.expected(&a).0.len() as u64 - 1;
@@ -409,8 +410,36 @@ fn entries(f: &Fixture) -> Check {
     if let (Some(a), Some(same)) = (&a.snapshot.tree, &same.snapshot.tree) {
         ensure!(a == same, "nothing changed between two snapshots, but their trees are {a:?} and {same:?}");
     }
-    if let (Some(a), Some(other)) = (&a.snapshot.tree, &other.snapshot.tree) {
-        ensure!(a != other, "a file's contents changed, but the tree is {a:?} before and after");
+    // Each changes that alone: the directories around it have the times that they had.
+    let changes: [(&str, Write); 9] = [
+        ("the root's mode", |ws| ws.chmod("", 0o700)),
+        ("a file's contents", |ws| ws.write("README.md", "other\n")),
+        ("a file's mode", |ws| ws.chmod("README.md", 0o600)),
+        ("a file's time", |ws| ws.mtime("README.md", Timestamp { secs: 1, nanos: 1 })),
+        ("a nanosecond of a file's time", |ws| ws.mtime("README.md", Timestamp { secs: 1, nanos: 2 })),
+        ("a directory's mode", |ws| ws.chmod("src/lib", 0o700)),
+        ("a directory's time", |ws| ws.mtime("src/lib", Timestamp { secs: 1, nanos: 1 })),
+        ("an empty directory", |ws| {
+            let time = ws.mtime_of("src")?;
+            ws.mkdir("src/new")?;
+            ws.mtime("src", time)
+        }),
+        ("a symlink's target", |ws| {
+            let (time, root) = (ws.mtime_of("to-file")?, ws.mtime_of("")?);
+            ws.remove("to-file")?;
+            ws.symlink("src/niam.rs", "to-file")?;
+            ws.mtime("to-file", time)?;
+            ws.mtime("", root)
+        }),
+    ];
+    let mut last = same;
+    for (at, (what, change)) in changes.into_iter().enumerate() {
+        change(&f.ws)?;
+        let now = f.take(&format!("changed-{at}"))?;
+        if let (Some(before), Some(after)) = (&last.snapshot.tree, &now.snapshot.tree) {
+            ensure!(before != after, "two trees that differ in {what} are both told as {before:?}");
+        }
+        last = now;
     }
     Ok(())
 }

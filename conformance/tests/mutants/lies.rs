@@ -1,0 +1,51 @@
+//! What a provider says that is well formed, and not so.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use ah_plugin_api::ContentId;
+
+use super::{Fault, walk};
+
+/// What the trees of a provider with that fault are told apart by; none where it does not tell.
+pub(super) fn tree(fault: Fault, at: &Path) -> Option<ContentId> {
+    if !matches!(
+        fault,
+        Fault::TreesAreWhole
+            | Fault::TreesLackModes
+            | Fault::TreesLackTimes
+            | Fault::TreesLackTargets
+            | Fault::TreesLackEmptyDirectories
+            | Fault::TreesLackWhatDirectoriesAre
+    ) {
+        return None;
+    }
+    let mut all = walk(at);
+    all.sort();
+    let mut hasher = DefaultHasher::new();
+    for path in all {
+        let meta = path.symlink_metadata().unwrap();
+        let is_empty = meta.is_dir() && std::fs::read_dir(&path).unwrap().next().is_none();
+        if is_empty && fault == Fault::TreesLackEmptyDirectories {
+            continue;
+        }
+        path.hash(&mut hasher);
+        if meta.is_dir() && fault == Fault::TreesLackWhatDirectoriesAre {
+            continue;
+        }
+        if fault != Fault::TreesLackModes {
+            meta.permissions().mode().hash(&mut hasher);
+        }
+        if fault != Fault::TreesLackTimes {
+            (meta.mtime(), meta.mtime_nsec()).hash(&mut hasher);
+        }
+        if meta.is_symlink() && fault != Fault::TreesLackTargets {
+            std::fs::read_link(&path).unwrap().hash(&mut hasher);
+        }
+        if meta.is_file() {
+            std::fs::read(&path).unwrap().hash(&mut hasher);
+        }
+    }
+    Some(ContentId(hasher.finish().to_be_bytes().to_vec()))
+}

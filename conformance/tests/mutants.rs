@@ -67,6 +67,7 @@ enum Fault {
     DiffIgnoresPaths,
     DiffIgnoresTimes,
     DiffConfusesSides,
+    DiffGoesByAttributes,
     NoDifferenceIsUntouched,
     ReclaimTakesOne,
     ReclaimLeavesTheForgotten,
@@ -127,6 +128,7 @@ const FOUND_BY: &[(Fault, &str)] = &[
     (Fault::DiffIgnoresPaths, "diff.paths"),
     (Fault::DiffIgnoresTimes, "diff.times"),
     (Fault::DiffConfusesSides, "diff.snapshots"),
+    (Fault::DiffGoesByAttributes, "changed.contents-of-same-size-and-time"),
     (Fault::NoDifferenceIsUntouched, "diff.untouched"),
     (Fault::ReclaimTakesOne, "immutable.reclaim"),
     (Fault::ReclaimLeavesTheForgotten, "clones.forgotten"),
@@ -396,6 +398,7 @@ impl Provider for Faulty {
         if self.is(Fault::NoDifferenceIsUntouched) {
             changes.untouched = changes.changes.is_empty();
         }
+        lies::tell(self.fault, &mut changes);
         Ok(changes)
     }
 

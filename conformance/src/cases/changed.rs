@@ -2,14 +2,19 @@
 
 use std::time::Duration;
 
-use ah_plugin_api::Timestamp;
+use ah_plugin_api::{Capability, Side, Timestamp};
 
+use super::diff::compare;
 use crate::case::{Case, Check};
 use crate::fixture::Fixture;
 
-const SHOWS: &[&str] = &["Captures the workspace.", "A view, `read_dir` and `read` show the captured tree"];
+const SHOWS: &[&str] = &[
+    "Captures the workspace.",
+    "A view, `read_dir` and `read` show the captured tree",
+    "One for each path that differs in kind, contents, permission bits or (if asked for) time.",
+];
 
-/// Each takes a snapshot, changes something, takes another, and looks at both.
+/// Each takes a snapshot, changes something, takes another, looks at both, and has them compared where the provider can.
 macro_rules! cases {
     ($($id:literal $prepare:expr => $change:expr;)+) => {
         pub(super) const CASES: &[Case] = &[
@@ -41,7 +46,14 @@ fn noticed(f: &Fixture, prepare: Step, change: Step) -> Check {
     change(f)?;
     let after = f.take("after")?;
     f.shows(&after)?;
-    f.shows(&before)
+    f.shows(&before)?;
+    if f.has(Capability::Diff) {
+        let [old, new] = [&before, &after].map(|taken| Side::Snapshot(taken.reference()));
+        compare(f, &old, &new, &before.tree, &after.tree)?;
+        compare(f, &old, &Side::Workspace, &before.tree, &after.tree)?;
+        compare(f, &new, &Side::Workspace, &after.tree, &after.tree)?;
+    }
+    Ok(())
 }
 
 cases! {

@@ -293,7 +293,7 @@ fn names(changes: &[Change]) -> Vec<String> {
 }
 
 /// Compares `diff` with what the two trees differ in.
-fn compare(f: &Fixture, from: &Side, to: &Side, before: &Tree, after: &Tree) -> Check {
+pub(super) fn compare(f: &Fixture, from: &Side, to: &Side, before: &Tree, after: &Tree) -> Check {
     for times in [false, true] {
         let found = f.diff(from.clone(), to.clone(), &[], times)?.changes;
         let what = format!("diff {}, times {times}:", if *to == Side::Workspace { "to the workspace" } else { "" });

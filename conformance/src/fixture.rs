@@ -352,10 +352,18 @@ impl Fixture {
         self.provider.stat(&self.place_without_workspace(), &request, &Context::quiet())
     }
 
+    /// Lists the differences in a store that is sound, where this user may look into every directory.
     pub(crate) fn diff(&self, from: Side, to: Side, paths: &[&str], times: bool) -> Check<Changes> {
         let paths = paths.iter().map(|path| RelPath::new(*path)).collect::<Result<_, _>>()?;
         let request = DiffRequest { from, to, paths, times, policy: CapturePolicy::default() };
-        Ok(self.provider.diff(&self.place(), &request, &Context::quiet())?)
+        let found = self.provider.diff(&self.place(), &request, &Context::quiet())?;
+        ensure!(found.lost.is_empty(), "both sides can be read, but told as lost are {:?}", found.lost);
+        ensure!(
+            found.unread.is_empty(),
+            "each directory can be looked into, but told as unread are {:?}",
+            found.unread
+        );
+        Ok(found)
     }
 
     pub(crate) fn read_dir(&self, snapshot: &Reference, path: &RelPath) -> Result<Vec<Entry>, Error> {

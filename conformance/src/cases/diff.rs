@@ -20,6 +20,8 @@ pub(super) const CASES: &[Case] = &[
         clauses: &[
             "Lists the differences between two sides.",
             "The differences between two sides, ordered by path bytes, every one of them: a directory that was added or deleted is listed with all that is below it.",
+            "Of which of these one side is not known any more.",
+            "Directories that cannot be looked into on one side, as this user may not or as they are damaged",
         ],
         needs: NEEDS,
         run: snapshots,

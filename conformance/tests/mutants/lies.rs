@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use ah_plugin_api::{Changes, ContentId};
+use ah_plugin_api::{Changes, ContentId, Lost, RelPath};
 
 use super::{Fault, walk};
 
@@ -52,11 +52,16 @@ pub(super) fn tree(fault: Fault, at: &Path) -> Option<ContentId> {
 
 /// Makes of true changes what a provider with that fault tells.
 pub(super) fn tell(fault: Fault, told: &mut Changes) {
-    if fault == Fault::DiffGoesByAttributes {
-        told.changes.retain(|change| {
+    match fault {
+        Fault::DiffGoesByAttributes => told.changes.retain(|change| {
             let (Some(before), Some(after)) = (&change.before, &change.after) else { return true };
             let of = |entry: &ah_plugin_api::Entry| (entry.kind, entry.mode, entry.size, entry.mtime);
             of(before) != of(after)
-        });
+        }),
+        Fault::DiffLosesAll => {
+            told.lost = told.changes.iter().map(|change| Lost { path: change.path.clone(), absent: false }).collect();
+        }
+        Fault::DiffReadsNothing => told.unread = vec![RelPath::root()],
+        _ => {}
     }
 }

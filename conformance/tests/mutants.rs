@@ -70,6 +70,7 @@ enum Fault {
     DiffGoesByAttributes,
     DiffLosesAll,
     DiffReadsNothing,
+    RepositoryIsUntouched,
     NoDifferenceIsUntouched,
     ReclaimTakesOne,
     ReclaimLeavesTheForgotten,
@@ -133,6 +134,7 @@ const FOUND_BY: &[(Fault, &str)] = &[
     (Fault::DiffGoesByAttributes, "changed.contents-of-same-size-and-time"),
     (Fault::DiffLosesAll, "diff.snapshots"),
     (Fault::DiffReadsNothing, "diff.snapshots"),
+    (Fault::RepositoryIsUntouched, "diff.untouched"),
     (Fault::NoDifferenceIsUntouched, "diff.untouched"),
     (Fault::ReclaimTakesOne, "immutable.reclaim"),
     (Fault::ReclaimLeavesTheForgotten, "clones.forgotten"),
@@ -491,6 +493,18 @@ fn who_makes_all_files_roots_does_not_keep_owners() {
     let report = report_of(Fault::ClaimsOwners, &only("exact.owners"));
     let Outcome::Failed { message, .. } = &report.cases[0].outcome else { panic!("{:?}", report.cases) };
     assert!(message.contains("belongs to"), "{message}");
+}
+
+#[test]
+fn who_gives_files_away_is_not_untouched() {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: needs root");
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let report = report_of(Fault::ClaimsOwners, &only("diff.untouched"));
+    let Outcome::Failed { message, .. } = &report.cases[0].outcome else { panic!("{:?}", report.cases) };
+    assert!(message.contains("an owner was written"), "{message}");
 }
 
 #[test]

@@ -237,7 +237,7 @@ fn times(f: &Fixture) -> Check {
 /// What is written is told as such, whatever is asked for; also what is no difference, where the provider keeps it.
 fn untouched(f: &Fixture) -> Check {
     type Write = fn(&Fixture) -> std::io::Result<()>;
-    let writes: [(&str, bool, Write); 5] = [
+    let writes: [(&str, bool, Write); 8] = [
         ("contents", true, |f| f.ws.write("README.md", "changed\n")),
         ("permissions", true, |f| f.ws.chmod("run.sh", 0o644)),
         ("a time", true, |f| f.ws.mtime("src/main.rs", Timestamp { secs: 1, nanos: 1 })),
@@ -246,8 +246,19 @@ fn untouched(f: &Fixture) -> Check {
             let flags = rustix::fs::XattrFlags::empty();
             Ok(rustix::fs::setxattr(f.ws.at("secret"), c"user.test", b"value", flags)?)
         }),
+        // Only root can give files away.
+        ("an owner", f.has(Capability::Owners) && rustix::process::geteuid().is_root(), |f| {
+            std::os::unix::fs::chown(f.ws.at("src/main.rs"), Some(1), Some(1))
+        }),
+        ("a repository's configuration", true, |f| f.ws.write(".git/config", "[core]\n\tbare = false\n")),
+        ("a repository's HEAD", true, |f| f.ws.write(".git/HEAD", "ref: refs/heads/other\n")),
     ];
     f.ws.sample()?;
+    // As `git init` makes it, by hand, as there need not be one.
+    f.ws.mkdir(".git/objects")?;
+    f.ws.mkdir(".git/refs/heads")?;
+    f.ws.write(".git/config", "[core]\n\trepositoryformatversion = 0\n")?;
+    f.ws.write(".git/HEAD", "ref: refs/heads/main\n")?;
     if !f.has(Capability::AppliesPolicy) {
         f.ws.write(".gitignore", "ignored\n")?;
         f.ws.write("ignored/file", "1")?;

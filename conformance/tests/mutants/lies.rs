@@ -62,6 +62,11 @@ pub(super) fn tell(fault: Fault, told: &mut Changes) {
             told.lost = told.changes.iter().map(|change| Lost { path: change.path.clone(), absent: false }).collect();
         }
         Fault::DiffReadsNothing => told.unread = vec![RelPath::root()],
+        Fault::RepositoryIsUntouched => {
+            let git = RelPath::new(".git").unwrap();
+            told.untouched |=
+                !told.changes.is_empty() && told.changes.iter().all(|change| change.path.starts_with(&git));
+        }
         _ => {}
     }
 }

@@ -81,6 +81,8 @@ enum Fault {
     TreesLackTargets,
     TreesLackEmptyDirectories,
     TreesLackWhatDirectoriesAre,
+    UsageIsTheSameForAny,
+    UsageIsOfTheFirst,
     CancelledIsInternal,
     Panics,
 }
@@ -146,6 +148,8 @@ const FOUND_BY: &[(Fault, &str)] = &[
     (Fault::TreesLackTargets, "answers.entries"),
     (Fault::TreesLackEmptyDirectories, "answers.entries"),
     (Fault::TreesLackWhatDirectoriesAre, "answers.entries"),
+    (Fault::UsageIsTheSameForAny, "answers.usage-of-several"),
+    (Fault::UsageIsOfTheFirst, "answers.usage-of-several"),
     (Fault::CancelledIsInternal, "cancel.snapshot"),
     (Fault::Panics, "answers.usage"),
 ];
@@ -436,7 +440,7 @@ impl Provider for Faulty {
 
     fn usage(&self, place: &Place<'_>, request: &UsageRequest, cx: &Context<'_>) -> Result<Usage> {
         assert!(!self.is(Fault::Panics), "this is the fault");
-        self.inner.usage(place, request, cx)
+        lies::usage(self.fault, &self.inner, place, request, cx)
     }
 
     fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {

@@ -7,7 +7,7 @@ use ah_plugin_api::{
     ProbeRequest, Provider, Reference, Side, SnapshotRef, Timestamp, UsageRequest,
 };
 
-use crate::case::{Case, Check, Need, ensure, refused};
+use crate::case::{Case, Check, Need, Trouble, ensure, refused};
 use crate::editor::Editor;
 use crate::fixture::{Fixture, Taken};
 use crate::tree::{Modes, Tree};
@@ -122,6 +122,15 @@ pub(super) const CASES: &[Case] = &[
         ],
         needs: &[Need::Has(Capability::Usage)],
         run: usage,
+    },
+    Case {
+        id: "answers.usage-of-several",
+        clauses: &[
+            "Space in use by the store, or by snapshots of it taken together: those that are not there hold nothing.",
+            "Bytes that removing these snapshots and no others would free, rather a little less than more",
+        ],
+        needs: &[Need::Has(Capability::Usage)],
+        run: usage_of_several,
     },
     Case {
         id: "answers.unsupported",
@@ -444,22 +453,26 @@ fn entries(f: &Fixture) -> Check {
     Ok(())
 }
 
-fn usage(f: &Fixture) -> Check {
-    let cx = Context::quiet();
-    let of = |taken: &[&Taken]| -> Check<Option<u64>> {
-        let request = UsageRequest { snapshots: taken.iter().map(|taken| taken.reference()).collect() };
-        Ok(f.provider().usage(&f.place_without_workspace(), &request, &cx)?.bytes)
-    };
-    let empty = of(&[])?;
-    // Not to be compressed, nor to be shared with anything.
-    let mut state = 1u64;
-    let noise: Vec<u8> = std::iter::repeat_with(|| {
+/// So many MiB that are not to be compressed, nor to be shared with those of another start.
+fn noise(start: u64, mib: usize) -> Vec<u8> {
+    let mut state = start;
+    let byte = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         state.to_le_bytes()[7]
-    })
-    .take(1 << 20)
-    .collect();
-    f.ws.write("noise", &noise)?;
+    };
+    std::iter::repeat_with(byte).take(mib << 20).collect()
+}
+
+/// What snapshots hold, or the whole store.
+fn usage_of(f: &Fixture, taken: &[&Taken]) -> Check<Option<u64>> {
+    let request = UsageRequest { snapshots: taken.iter().map(|taken| taken.reference()).collect() };
+    Ok(f.provider().usage(&f.place_without_workspace(), &request, &Context::quiet())?.bytes)
+}
+
+fn usage(f: &Fixture) -> Check {
+    let of = |taken: &[&Taken]| usage_of(f, taken);
+    let empty = of(&[])?;
+    f.ws.write("noise", noise(1, 1))?;
     let (a, same) = (f.take("a")?, f.take("same")?);
     f.ws.remove("noise")?;
     let half = 1 << 19;
@@ -487,6 +500,42 @@ fn usage(f: &Fixture) -> Check {
         f.destroy(&a)?;
         let left = of(&[&a, &same])?;
         ensure!(left.is_none_or(|left| left >= half), "one alone holds a MiB of noise, and that would free {left:?}");
+    }
+    Ok(())
+}
+
+/// Two that hold nothing in common.
+fn usage_of_several(f: &Fixture) -> Check {
+    const HALF: u64 = 1 << 19;
+    f.ws.sample()?;
+    f.ws.write("noise", noise(1, 1))?;
+    let small = f.take("small")?;
+    f.ws.remove("noise")?;
+    f.ws.write("other-noise", noise(2, 3))?;
+    let large = f.take("large")?;
+    f.ws.remove("other-noise")?;
+    // As in `usage`: a snapshot that is taken before a removal is heard of holds what was removed, too.
+    for turn in 0..20 {
+        let after = f.take(&format!("after-{turn}"))?;
+        if small.snapshot.pins.is_some() || usage_of(f, &[&small, &large])?.is_none_or(|both| both >= 7 * HALF) {
+            break;
+        }
+        f.destroy(&after)?;
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let told = [usage_of(f, &[&small])?, usage_of(f, &[&large])?, usage_of(f, &[&large, &small])?];
+    let [Some(one), Some(other), Some(both)] = told else {
+        return Err(Trouble::Failed(format!("what snapshots of a sound store hold is not told: {told:?}")));
+    };
+    // Where a snapshot is of more than the workspace, others may hold the same.
+    if small.snapshot.pins.is_none() {
+        for (what, bytes, mib) in [("one", one, 1), ("the other", other, 3), ("both", both, 4)] {
+            let (least, most) = ((2 * mib - 1) * HALF, (2 * mib + 2) * HALF);
+            ensure!(
+                (least..most).contains(&bytes),
+                "{what} held {mib} MiB of noise, and that would free {bytes} bytes"
+            );
+        }
     }
     Ok(())
 }

@@ -4,7 +4,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use ah_plugin_api::{Changes, ContentId, Lost, RelPath};
+use ah_conformance::MemoryProvider;
+use ah_plugin_api::{
+    Changes, ContentId, Context, Lost, Place, Provider, RelPath, Result, SnapshotRef, Usage, UsageRequest,
+};
 
 use super::{Fault, walk};
 
@@ -69,4 +72,26 @@ pub(super) fn tell(fault: Fault, told: &mut Changes) {
         }
         _ => {}
     }
+}
+
+/// What a provider with that fault says is in use.
+pub(super) fn usage(
+    fault: Fault,
+    inner: &MemoryProvider,
+    place: &Place<'_>,
+    request: &UsageRequest,
+    cx: &Context<'_>,
+) -> Result<Usage> {
+    let mut request = request.clone();
+    let is_there = |snapshot: &ah_plugin_api::Reference| {
+        inner.stat(place, &SnapshotRef { snapshot: snapshot.clone() }, cx).is_ok()
+    };
+    match fault {
+        Fault::UsageIsTheSameForAny if request.snapshots.iter().any(is_there) => {
+            return Ok(Usage { bytes: Some(1 << 20) });
+        }
+        Fault::UsageIsOfTheFirst => request.snapshots.truncate(1),
+        _ => {}
+    }
+    inner.usage(place, &request, cx)
 }

@@ -7,7 +7,7 @@ mod support;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use ah_test_disks::Disk;
 use support::{Ran, User, World};
@@ -28,6 +28,57 @@ fn workspace_of(world: &World, directory: &Path) -> String {
     assert_eq!(ran.code, 0, "{ran:?}");
     let value: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
     value["workspace"].as_str().unwrap().to_owned()
+}
+
+/// The commands that a text names.
+fn commands(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2).filter(|part| part.starts_with("ah "))
+}
+
+/// What a shell does with a line in which `ah` is ours.
+fn typed(world: &World, directory: &Path, line: &str) -> Ran {
+    let made = world.command(["version"]);
+    let mut shell = Command::new("sh");
+    let ah = env!("CARGO_BIN_EXE_ah");
+    shell.args(["-c", &format!("ah() {{ '{ah}' \"$@\"; }}; {line}")]).current_dir(directory);
+    shell.env_clear().envs(made.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    Ran::of(&mut shell)
+}
+
+#[test]
+fn what_is_said_of_one_whose_place_another_one_was_moved_to_does_nothing_to_that_one() {
+    let world = World::new();
+    let (a, b, fresh) = (world.path("a"), world.path("b"), world.path("fresh"));
+    for (place, label) in [(&a, "inA"), (&b, "inB")] {
+        fs::create_dir(place).unwrap();
+        fs::write(place.join("f"), label).unwrap();
+        assert_eq!(there(&world, place, &["agent", "fs", "snapshot", "-m", label]).code, 0);
+    }
+    fs::remove_dir_all(&a).unwrap();
+    fs::rename(&b, &a).unwrap();
+    let at = a.to_str().unwrap();
+    let listed = |directory: &Path| there(&world, directory, &["agent", "fs", "snapshots"]).stdout;
+    // By `-C`, and without it.
+    let lines = [&["snapshots"][..], &["gc"], &["status"], &["gc"], &["status"]];
+    let mut told: Vec<String> = Vec::new();
+    for (n, line) in lines.iter().enumerate() {
+        let there_by: &[&str] = if n < 3 { &["-C", at] } else { &[] };
+        let ran = there(&world, &a, &[there_by, &["agent", "fs"], line].concat());
+        assert!(ran.code == 0 && ran.stderr.contains("its snapshots are kept"), "{line:?}: {ran:?}");
+        told.extend(commands(&ran.stderr).map(|command| command.replace("DIR", at)));
+    }
+    assert!(told.iter().any(|command| command.contains(" rm --all --force")), "{told:?}");
+    // Typed where the other one is, none of them takes anything of that one away.
+    for command in told.iter().filter(|command| !command.ends_with(" gc")) {
+        let ran = typed(&world, &a, command);
+        assert!(listed(&a).contains("inB"), "{command}: {ran:?}");
+    }
+    assert_eq!(folders(&world).len(), 2, "the other one's is kept as well");
+    // In a new directory, what was promised is done.
+    fs::create_dir(&fresh).unwrap();
+    let both = told.iter().find(|command| command.contains(" adopt ") && command.contains(" rm --all")).unwrap();
+    assert_eq!(typed(&world, &fresh, both).code, 0, "{both}");
+    assert!(folders(&world).len() == 1 && listed(&a).contains("inB"));
 }
 
 #[test]

@@ -137,8 +137,8 @@ impl Workspace {
         let message =
             format!("neither {root} is there, nor {behind}, which is a part of it: {provider} keeps the rest");
         Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
-            "if they are elsewhere, or their disk is not attached, bring them back; if they are gone for good, `mkdir -p {}`, then `ah agent fs rm --all` there",
-            text::shell(now.path.as_os_str())
+            "if they are elsewhere, or their disk is not attached, bring them back; if they are gone for good, `mkdir -p {at}`, then `ah -C {at} agent fs rm --all`",
+            at = text::shell(now.path.as_os_str())
         )))
     }
 
@@ -171,7 +171,7 @@ impl Workspace {
             return refused(
                 format!("another workspace came to {root}, and this one may be elsewhere by now, with its files"),
                 format!(
-                    "in the directory where it is now, or in a new one: `ah agent fs adopt {}`, then `ah agent fs rm --all`",
+                    "in the directory where it is now, or in a new one: `ah -C . agent fs adopt {} && ah -C . agent fs rm --all`",
                     self.id
                 ),
             );

@@ -455,8 +455,9 @@ impl Engine {
                     "the workspace that was at {} before is not there any more; its snapshots are kept",
                     root.display()
                 );
-                let hint =
-                    format!("where it is now, or in a new directory, this takes them up: `ah agent fs adopt {id}`");
+                let hint = format!(
+                    "where it is now, or in a new directory, this takes them up: `ah -C . agent fs adopt {id}`"
+                );
                 self.notify(Notice::new(NoticeKind::Other, message).with_hint(hint));
             }
         }
@@ -486,7 +487,7 @@ impl Engine {
             WorkspaceChange::MadeAnew => Notice::new(
                 NoticeKind::WorkspaceMadeAnew,
                 format!(
-                    "{} is another directory since: its timeline goes on. If the one before was moved, `ah agent fs adopt {0}` there takes it along",
+                    "{} is another directory since: its timeline goes on. If the one before was moved, `ah -C . agent fs adopt {0}` there takes it along",
                     to.display()
                 ),
             ),

@@ -77,8 +77,13 @@ fn write(app: &App, status: &Status) -> Result<(), Failure> {
     if let Some(first) = status.missing.first() {
         let (path, more) = (text::path(&first.path), status.missing.len() - 1);
         let others = if more > 0 { format!(" (and {more} more)") } else { String::new() };
+        // Where another one came to its place, that would take away that one's.
+        let away = match status.missing.iter().any(|workspace| workspace.displaced) {
+            true => "and what takes away what is needed no more",
+            false => "`ah -C DIR agent fs rm --all --force` takes away what is needed no more",
+        };
         app.ui.note(&format!(
-            "the workspace {path}{others} is not there; its snapshots are kept: `ah agent fs gc` says more, `ah -C DIR agent fs rm --all --force` takes away what is needed no more"
+            "the workspace {path}{others} is not there; its snapshots are kept: `ah agent fs gc` says more, {away}"
         ));
     }
     Ok(())
@@ -180,8 +185,8 @@ pub(crate) fn tell_missing(app: &App, missing: &[MissingWorkspace]) {
         let (path, typed) = (text::path(&workspace.path), ah_core::text::shell(workspace.path.as_os_str()));
         if workspace.displaced {
             app.ui.note(&format!(
-                "the workspace that was at {path} before another one was moved there is not there; its snapshots are kept: `ah -C . agent fs adopt {}` where it is now, or in a new directory, takes them up, and `ah agent fs rm --all --force` there takes them away",
-                workspace.id
+                "the workspace that was at {path} before another one was moved there is not there; its snapshots are kept: `ah -C . agent fs adopt {id}` where it is now, or in a new directory, takes them up; if nothing of it is needed any more, in a new directory: `ah -C . agent fs adopt {id} && ah -C . agent fs rm --all --force`",
+                id = workspace.id
             ));
             continue;
         }

@@ -157,7 +157,8 @@ fn adopt_takes_a_timeline_back_from_a_copy_that_came_in_the_old_place() {
     assert_eq!(engine.workspace(&old, Access::Existing).unwrap().resolve("@").unwrap().id, first.id);
     let notices = engine.take_notices();
     let adopt = format!("`ah agent fs adopt {}`", old.display());
-    assert!(notices.len() == 1 && notices[0].message.contains(&adopt), "{notices:?}");
+    let there = adopt.replace("ah ", "ah -C . ");
+    assert!(notices.len() == 1 && notices[0].message.contains(&there), "{notices:?}");
     // And once more.
     fs::remove_dir_all(&old).unwrap();
     copy(&new);
@@ -409,7 +410,7 @@ fn one_whose_place_another_one_was_moved_to_is_told_and_taken_up_again() {
     let engine = lab.engine();
     assert_eq!(id(&engine, &place), own);
     let notices = engine.take_notices();
-    let hint = format!("ah agent fs adopt {}", lost.id());
+    let hint = format!("ah -C . agent fs adopt {}", lost.id());
     assert!(notices.iter().any(|notice| notice.hint.as_ref().is_some_and(|it| it.contains(&hint))), "{notices:?}");
     // Whatever comes to be of that directory.
     fs::remove_dir_all(&place).unwrap();
@@ -423,7 +424,10 @@ fn one_whose_place_another_one_was_moved_to_is_told_and_taken_up_again() {
         assert!(known[0].id == *lost.id() && known[0].path == place && known[0].displaced, "{known:?}");
     }
     let error = lab.engine().adopt(&fresh, &place).err().unwrap();
-    assert!(error.kind == ErrorKind::Conflict && error.hint.as_ref().unwrap().contains(&hint), "{error:?}");
+    assert!(
+        error.kind == ErrorKind::Conflict && error.hint.as_ref().unwrap().contains(&hint.replace("-C . ", "")),
+        "{error:?}"
+    );
     let adopted = lab.engine().adopt(&fresh, &place.with_file_name(lost.id().as_str())).unwrap();
     assert_eq!((adopted.id(), adopted.resolve("@").unwrap().id), (lost.id(), snapshot));
     assert_eq!((id(&lab.engine(), &fresh), id(&lab.engine(), &place)), (lost.id().to_string(), own));

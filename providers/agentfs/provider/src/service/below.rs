@@ -58,7 +58,7 @@ pub(super) fn gone(lower: Option<&Path>, is_behind: bool, home: &Path) -> String
         );
     }
     format!(
-        "; the workspace that it grew from is not at {lower} any more, and what was not kept of that is missing (if it was moved, or is there again: `ah agent fs gc` in it)"
+        "; the workspace that it grew from is not at {lower} any more, and what was not kept of that is missing (if it was moved, or is there again: `ah -C . agent fs gc` in it)"
     )
 }
 

@@ -26,7 +26,7 @@ pub(super) fn write(home: &Dir, lower: &Path) -> Result<()> {
 /// What is said where none is written down, and there is a tree.
 pub(super) fn lost(home: &Dir) -> Error {
     home::damaged(home, LOWER, "is missing or damaged")
-        .with_hint("`ah agent fs gc` in the directory that was branched writes down again where that is")
+        .with_hint("`ah -C . agent fs gc` in the directory that was branched writes down again where that is")
 }
 
 /// The path that is written down; or, where the directory is not there, beside the workspace that it lies behind, if it is.

@@ -102,7 +102,7 @@ impl Open {
             let error = fail("cannot put the snapshot on disk", &e);
             // Nobody may hear of this one: it is told by the next that is to be durable at once.
             let is_told = !matches!(e, ah_agentfs::Error::LostBelow);
-            if is_told { error } else { error.with_hint("`ah agent fs snapshot` in the branch says what to do") }
+            if is_told { error } else { error.with_hint("`ah -C . agent fs snapshot` in the branch says what to do") }
         })?;
         lock(&self.volatile).retain(|number| !(before.contains(number) && self.tree.below_is_on_disk(*number)));
         Ok(())

@@ -122,12 +122,13 @@ impl<T: Versioned> Doc<T> {
     fn render(&self) -> Result<Vec<u8>> {
         let mut fields = Map::new();
         fields.insert("version".to_owned(), Value::from(self.version));
+        fields.extend(self.extra.clone());
+        // Over what is there: what can be left out may have been written as `null`.
         match serde_json::to_value(&self.value) {
             Ok(Value::Object(own)) => fields.extend(own),
             Ok(_) => return Err(Error::new(ErrorKind::Internal, "a file's value is not an object")),
             Err(e) => return Err(Error::new(ErrorKind::Internal, "a file's value cannot be written").with_cause(&e)),
         }
-        fields.extend(self.extra.clone());
         let mut bytes = serde_json::to_vec_pretty(&Value::Object(fields))
             .map_err(|e| Error::new(ErrorKind::Internal, "a file's value cannot be written").with_cause(&e))?;
         bytes.push(b'\n');
@@ -223,6 +224,17 @@ mod tests {
         doc.save(&path).unwrap();
         let value: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
         assert_eq!(value, serde_json::json!({"version":2,"name":"b","later":{"x":[1]}}));
+    }
+
+    #[test]
+    fn what_was_written_as_nothing_can_be_written_as_something() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f.json");
+        std::fs::write(&path, r#"{"version":2,"name":"a","note":null}"#).unwrap();
+        let mut doc = Doc::<Two>::load(&path).unwrap().unwrap();
+        doc.value.note = Some("n".into());
+        doc.save(&path).unwrap();
+        assert_eq!(Doc::<Two>::load(&path).unwrap().unwrap().value.note.as_deref(), Some("n"));
     }
 
     #[test]

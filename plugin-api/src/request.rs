@@ -1,5 +1,9 @@
 //! What is asked of a provider. Each type is one operation's message, the same in process, across the ABI and on the
 //! socket: named fields, unknown ones ignored, new ones optional.
+//!
+//! A new field is ignored by who does not know it, so it may only be one without which the answer is right as well. What changes the
+//! meaning of a request needs a new operation, or a capability without which it is not asked: the ABI's minor version counts operations and
+//! callbacks only. A new value, where one of several has to be given, reads as `Unsupported`.
 
 use std::collections::BTreeMap;
 

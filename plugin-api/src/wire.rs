@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
 use crate::answers::{Asked, Brief, cut_error};
@@ -38,7 +38,7 @@ macro_rules! operations {
         ) -> Result<Vec<u8>> {
             match op {
                 $(Op::$variant => {
-                    let request: Request<$request> = decode(request)?;
+                    let request: Request<$request> = decode(request).map_err(not_known)?;
                     encode(&provider.$method(place, &request.request, cx)?)
                 })+
                 Op::Unknown => Err(Error::new(ErrorKind::Unsupported, "this provider does not know that operation")),
@@ -104,9 +104,17 @@ struct RequestOut<'a, R> {
     request: &'a R,
 }
 
+/// What every message has, whatever is asked.
 #[derive(Deserialize)]
-struct PathsOnly {
+struct Any {
     paths: Paths,
+    #[serde(rename = "request")]
+    _request: IgnoredAny,
+}
+
+/// A message that is one asks what this version has no words for: the caller takes a longer way, as for an operation that is missing.
+fn not_known(error: Error) -> Error {
+    Error { kind: ErrorKind::Unsupported, ..error }.context("this provider does not know what is asked of it")
 }
 
 /// Encodes a message.
@@ -135,11 +143,11 @@ pub const MAX_FDS: usize = 4;
 /// Answers one message: decodes it, calls the provider, encodes its answer. A panic comes back as `Internal`.
 ///
 /// # Errors
-/// What the provider answers, or `InvalidArgument` for a message or descriptors that do not fit.
+/// What the provider answers; `InvalidArgument` for what is no message, and for descriptors that do not fit; `Unsupported` for a request that only a newer
+/// version can read.
 pub fn serve(provider: &dyn Provider, op: Op, request: &[u8], fds: Vec<OwnedFd>, cx: &Context<'_>) -> Result<Vec<u8>> {
     guard(|| {
-        let paths: PathsOnly = decode(request)?;
-        let paths = paths.paths;
+        let Any { paths, .. } = decode(request)?;
         let mut fds = fds.into_iter();
         let missing = || Error::new(ErrorKind::InvalidArgument, "a message came without one of its descriptors");
         let store = Dir::from_fd(fds.next().ok_or_else(missing)?, paths.store);

@@ -1,12 +1,14 @@
 //! The messages and their nouns: what other versions may send, and what no message may smuggle in.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
 
 use ah_plugin_api::{
     Capability, Context, Description, Dir, Done, EntryKind, Error, ErrorKind, Op, Place, Probe, ProbeRequest, Provider,
     RelPath, Result, Snapshot, SnapshotId, Timestamp, wire,
 };
+use ciborium::Value;
 use proptest::prelude::*;
 use serde::Serialize;
 
@@ -224,6 +226,47 @@ fn a_message_with_the_wrong_number_of_descriptors_is_refused() {
     let unknown = wire::serve(&Echo, Op::Unknown, &bytes, Vec::new(), &Context::quiet()).unwrap_err();
     assert_eq!(unknown.kind, ErrorKind::InvalidArgument);
     assert_eq!(EntryKind::from_text("portal"), EntryKind::Unknown);
+}
+
+/// Asks this instead of what it is given.
+struct Asks(Option<Value>);
+
+impl wire::Caller for Asks {
+    fn call(&self, op: Op, request: &[u8], fds: &[std::os::fd::BorrowedFd<'_>], cx: &Context<'_>) -> Result<Vec<u8>> {
+        let mut message: BTreeMap<String, Value> = wire::decode(request).unwrap();
+        let former = message.remove("request");
+        assert!(former.is_some());
+        message.extend(self.0.clone().map(|asked| ("request".to_owned(), asked)));
+        Loopback.call(op, &wire::encode(&message).unwrap(), fds, cx)
+    }
+}
+
+#[test]
+fn what_only_a_newer_version_can_ask_is_not_supported() {
+    let temp = tempfile::tempdir().unwrap();
+    let store = Dir::open(temp.path()).unwrap();
+    let (place, cx) = (Place::new(&store), Context::quiet());
+    let map = |key: &str, value: Value| Value::Map(vec![(key.into(), value)]);
+    let reference = || ah_plugin_api::Reference::new("x").unwrap();
+    let destroyed = |asked| {
+        let remote = wire::Remote::new(Asks(asked), Echo.describe());
+        remote.destroy(&place, &ah_plugin_api::DestroyRequest::Snapshot(reference()), &cx)
+    };
+    assert_eq!(destroyed(Some(map("snapshot", "x".into()))), Ok(Done {}));
+    assert_eq!(destroyed(Some(map("view", "x".into()))).unwrap_err().kind, ErrorKind::Unsupported);
+    let sides = vec![("from".into(), map("view", "x".into())), ("to".into(), "workspace".into())];
+    let diff = ah_plugin_api::DiffRequest {
+        from: ah_plugin_api::Side::Workspace,
+        to: ah_plugin_api::Side::Workspace,
+        paths: Vec::new(),
+        times: false,
+        policy: ah_plugin_api::CapturePolicy::default(),
+    };
+    let remote = wire::Remote::new(Asks(Some(Value::Map(sides))), Echo.describe());
+    let error = remote.diff(&place, &diff, &cx).unwrap_err();
+    assert!(error.kind == ErrorKind::Unsupported && error.message.contains("does not know what is asked"), "{error:?}");
+    // What asks nothing is none.
+    assert_eq!(destroyed(None).unwrap_err().kind, ErrorKind::InvalidArgument);
 }
 
 /// Answers everything with this, and talks meanwhile.

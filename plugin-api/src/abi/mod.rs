@@ -12,7 +12,7 @@
 //!
 //! [`ABI_MAJOR`] changes when the table, the context or the encoding changes in a way that older plugins cannot follow; libraries of
 //! another major version are refused, and are looked for in a folder of their own. An operation or a callback that is appended raises
-//! [`ABI_MINOR`]; either side may be the older one, and what is missing reads as `Unsupported`.
+//! [`ABI_MINOR`]; either side may be the older one, and what is missing reads as `Unsupported`. What may change in a message is said at [`crate::request`].
 
 #![allow(unsafe_code)]
 

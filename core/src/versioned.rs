@@ -1,5 +1,8 @@
 //! JSON files with a version: what a newer version added survives a rewrite, an older file is migrated with a backup.
 //!
+//! A member that is not known survives at the top. A known one stays as it was written, with all that is not known in it, until it
+//! is changed: then only those of its parts do that were not, as what else was said of it may have been of the former one.
+//!
 //! A file that is damaged, or something else in its place, is read from its newest readable backup. Up to five backups (`<file>.bak1`, the newest, to `.bak5`) are kept.
 
 use std::fs;
@@ -30,14 +33,17 @@ pub(crate) trait Versioned: Serialize + DeserializeOwned {
 #[derive(Debug, Clone)]
 pub(crate) struct Doc<T> {
     pub(crate) value: T,
-    extra: Map<String, Value>,
+    /// What stood there.
+    read: Map<String, Value>,
+    /// What is known of that, as it would have been written.
+    known: Map<String, Value>,
     version: u64,
 }
 
 impl<T: Versioned> Doc<T> {
     /// A value for a new file.
     pub(crate) fn new(value: T) -> Self {
-        Self { value, extra: Map::new(), version: T::VERSION }
+        Self { value, read: Map::new(), known: Map::new(), version: T::VERSION }
     }
 
     /// Reads a file, or where it is damaged its newest readable backup; none if it is not there.
@@ -120,15 +126,16 @@ impl<T: Versioned> Doc<T> {
     }
 
     fn render(&self) -> Result<Vec<u8>> {
-        let mut fields = Map::new();
-        fields.insert("version".to_owned(), Value::from(self.version));
-        fields.extend(self.extra.clone());
-        // Over what is there: what can be left out may have been written as `null`.
-        match serde_json::to_value(&self.value) {
-            Ok(Value::Object(own)) => fields.extend(own),
+        let own = match serde_json::to_value(&self.value) {
+            Ok(Value::Object(own)) => own,
             Ok(_) => return Err(Error::new(ErrorKind::Internal, "a file's value is not an object")),
             Err(e) => return Err(Error::new(ErrorKind::Internal, "a file's value cannot be written").with_cause(&e)),
-        }
+        };
+        let mut fields = self.read.clone();
+        fields.retain(|key, _| !self.known.contains_key(key));
+        fields.insert("version".to_owned(), Value::from(self.version));
+        // Over what is there: what can be left out may have been written as `null`.
+        fields.extend(kept_members(&self.read, &self.known, own));
         let mut bytes = serde_json::to_vec_pretty(&Value::Object(fields))
             .map_err(|e| Error::new(ErrorKind::Internal, "a file's value cannot be written").with_cause(&e))?;
         bytes.push(b'\n');
@@ -143,11 +150,57 @@ impl<T: Versioned> Doc<T> {
             fields = T::migrate(fields, version);
         }
         let value: T = serde_json::from_value(Value::Object(fields.clone()))?;
-        if let Value::Object(own) = serde_json::to_value(&value)? {
-            fields.retain(|key, _| !own.contains_key(key));
-        }
+        let known = match serde_json::to_value(&value)? {
+            Value::Object(known) => known,
+            _ => Map::new(),
+        };
         let older = (version < T::VERSION).then_some(version);
-        Ok((Self { value, extra: fields, version: version.max(T::VERSION) }, older))
+        Ok((Self { value, read: fields, known, version: version.max(T::VERSION) }, older))
+    }
+}
+
+/// What is to be written of a value: what stood there, where it is the same. `known`: what was known of that.
+fn kept(read: &Value, known: &Value, now: Value) -> Value {
+    if *known == now {
+        return read.clone();
+    }
+    match (read, known, now) {
+        (Value::Object(read), Value::Object(known), Value::Object(now)) => {
+            Value::Object(kept_members(read, known, now))
+        }
+        (Value::Array(read), Value::Array(known), Value::Array(now)) if read.len() == known.len() => {
+            let mut left: Vec<_> = read.iter().zip(known).filter(|(read, known)| is_read_as(read, known)).collect();
+            let element = |now: Value| match left.iter().position(|(_, known)| **known == now) {
+                Some(at) => left.remove(at).0.clone(),
+                None => now,
+            };
+            Value::Array(now.into_iter().map(element).collect())
+        }
+        (_, _, now) => now,
+    }
+}
+
+/// The same of the members that there are now.
+fn kept_members(read: &Map<String, Value>, known: &Map<String, Value>, now: Map<String, Value>) -> Map<String, Value> {
+    let member = |key: &str, now| match (read.get(key), known.get(key)) {
+        (Some(read), Some(known)) => kept(read, known, now),
+        _ => now,
+    };
+    now.into_iter().map(|(key, now)| (key.clone(), member(&key, now))).collect()
+}
+
+/// Whether what stood at a place in a list is what is known of that place: where its order does not count, it may be another one's.
+fn is_read_as(read: &Value, known: &Value) -> bool {
+    match (read, known) {
+        (Value::Object(read), Value::Object(known)) => {
+            known.iter().all(|(key, known)| read.get(key).is_none_or(|read| is_read_as(read, known)))
+        }
+        (Value::Array(read), Value::Array(known)) => {
+            read.len() == known.len() && read.iter().zip(known).all(|(read, known)| is_read_as(read, known))
+        }
+        // An enumeration's text that is not known.
+        (Value::String(_), Value::String(known)) if known == "unknown" => true,
+        (read, known) => read == known,
     }
 }
 
@@ -193,6 +246,7 @@ mod tests {
     use crate::crash;
     use serde::{Deserialize, Serialize};
     use std::cell::RefCell;
+    use std::collections::{BTreeMap, BTreeSet};
 
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct Two {
@@ -235,6 +289,78 @@ mod tests {
         doc.value.note = Some("n".into());
         doc.save(&path).unwrap();
         assert_eq!(Doc::<Two>::load(&path).unwrap().unwrap().value.note.as_deref(), Some("n"));
+    }
+
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    enum Kind {
+        A,
+        B,
+        #[serde(other)]
+        Unknown,
+    }
+
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    struct Part {
+        kind: Kind,
+        at: u64,
+    }
+
+    #[derive(Debug, Serialize, Deserialize)]
+    struct Whole {
+        ended: Option<u64>,
+        part: Part,
+        list: Vec<Part>,
+        set: BTreeSet<Kind>,
+        keyed: BTreeMap<String, Part>,
+    }
+
+    impl Versioned for Whole {
+        const VERSION: u64 = 1;
+    }
+
+    /// What of a file of a newer version is in it once an older one has changed it.
+    fn changed(change: impl FnOnce(&mut Whole)) -> (Value, Value) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f.json");
+        let former = serde_json::json!({
+            "version": 1,
+            "ended": null,
+            "later": {"x": 1},
+            "part": {"kind": "later", "at": 1, "more": 1},
+            "list": [{"kind": "a", "at": 1, "more": 1}, {"kind": "later", "at": 2, "more": [2]}],
+            "set": ["b", "a"],
+            "keyed": {"x": {"kind": "later", "at": 1, "more": 1}, "y": {"kind": "later", "at": 2, "more": 2}},
+        });
+        std::fs::write(&path, former.to_string()).unwrap();
+        let mut doc = Doc::<Whole>::load(&path).unwrap().unwrap();
+        change(&mut doc.value);
+        doc.save(&path).unwrap();
+        (former, serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap())
+    }
+
+    #[test]
+    fn what_is_not_changed_stays_as_a_newer_version_wrote_it() {
+        let (mut former, now) = changed(|whole| whole.ended = Some(7));
+        former["ended"] = 7.into();
+        assert_eq!(now, former);
+    }
+
+    #[test]
+    fn of_what_is_changed_only_what_is_known_is_written() {
+        let (former, now) = changed(|whole| {
+            whole.part.at = 9;
+            whole.list.remove(0);
+            whole.list.push(Part { kind: Kind::B, at: 3 });
+            whole.set.remove(&Kind::B);
+            whole.keyed.remove("x");
+        });
+        // What else was said may have been of the former one.
+        assert_eq!(now["part"], serde_json::json!({"kind": "later", "at": 9}));
+        assert_eq!(now["list"], serde_json::json!([former["list"][1], {"kind": "b", "at": 3}]));
+        assert_eq!(now["set"], serde_json::json!(["a"]));
+        assert_eq!(now["keyed"], serde_json::json!({"y": former["keyed"]["y"]}));
+        assert_eq!(now["later"], former["later"]);
     }
 
     #[test]

@@ -4,11 +4,14 @@
 //! since what else is in `PATH` under that name may be anything. Where that `ah` is gone, or cannot be run (of another machine, damaged), it reads its input to
 //! the end, does nothing and ends with 0: to agents another status is a word. Whether it runs is seen by running it once, for its version. Then `ah` takes
 //! the shell's place, so that who ends the command ends `ah`, and nothing has the agent's pipes any more. The command is known again by all of it but the
-//! place of `ah`: what others wrote may begin and end alike.
+//! place of `ah`: what others wrote may begin and end alike. So that a later version's is known, too, the script begins with a digest of the rest: what
+//! stands around it, and how that is made, must stay as it is.
 
 use std::path::{Path, PathBuf};
 
+use ah_plugin_api::text::hex;
 use ah_plugin_api::{Error, ErrorKind, Result};
+use sha2::{Digest as _, Sha256};
 
 use crate::Agent;
 use crate::launch::quote;
@@ -17,6 +20,8 @@ use crate::launch::quote;
 const MARK: &str = " ah-hook";
 /// What every command of ours begins with.
 const START: &str = "exec /bin/sh -c '";
+/// What every script of ours begins with, which does nothing; the digest follows.
+const SIGN: &str = ": of-ah ";
 
 /// One hook.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,20 +82,42 @@ pub(super) fn ah_of(command: &str) -> Option<PathBuf> {
         Some(quoted) => quoted.strip_suffix('\'')?.replace(r"'\''", "'"),
         None => place.to_owned(),
     };
-    let known = Agent::ALL.into_iter().flat_map(scripts).any(|known| known == script);
+    let known =
+        is_of_some_version(script) || Agent::ALL.into_iter().flat_map(former_scripts).any(|known| known == script);
     // Quoted again it is what was there, so that it is one word.
     (known && quoted(&path) == place).then(|| PathBuf::from(path)).filter(|path| path.is_absolute())
 }
 
-/// What the shell is given: now, and by former versions, whose hooks are taken out and brought up to date as well.
-fn scripts(agent: Agent) -> [String; 4] {
-    let nothing = if agent == Agent::Gemini { "cat >/dev/null; echo {}" } else { "cat >/dev/null" };
+/// What the shell is given.
+fn script(agent: Agent) -> String {
+    let nothing = nothing(agent);
+    let rest = format!("\"$0\" --version </dev/null >/dev/null 2>&1 && exec \"$0\" hook {agent}; {nothing}");
+    format!("{SIGN}{}; {rest}", digest(&rest))
+}
+
+/// Whether this version, or a later one, made the script, and nobody has changed it since.
+fn is_of_some_version(script: &str) -> bool {
+    let signed = script.strip_prefix(SIGN).and_then(|signed| signed.split_once("; "));
+    signed.is_some_and(|(sign, rest)| sign == digest(rest))
+}
+
+fn digest(rest: &str) -> String {
+    hex(&Sha256::digest(rest.as_bytes())[..8])
+}
+
+/// What it was given by former versions, which did not sign it: their hooks are taken out and brought up to date as well.
+fn former_scripts(agent: Agent) -> [String; 4] {
+    let nothing = nothing(agent);
     [
         format!("\"$0\" --version </dev/null >/dev/null 2>&1 && exec \"$0\" hook {agent}; {nothing}"),
         format!("[ -x \"$0\" ] && \"$0\" hook {agent} || {{ {nothing}; }}; exit 0"),
         format!("[ -x \"$0\" ] && exec \"$0\" hook {agent}; {nothing}"),
         format!("a=$0; [ -x \"$a\" ] || a=$(command -v ah) || {{ {nothing}; exit 0; }}; exec \"$a\" hook {agent}"),
     ]
+}
+
+fn nothing(agent: Agent) -> &'static str {
+    if agent == Agent::Gemini { "cat >/dev/null; echo {}" } else { "cat >/dev/null" }
 }
 
 fn quoted(path: &str) -> String {
@@ -105,8 +132,7 @@ fn command(agent: Agent, ah: &Path) -> Result<String> {
         let message = format!("{} cannot be written into an agent's settings as the place of ah", ah.display());
         return Err(Error::new(ErrorKind::InvalidArgument, message));
     };
-    let [script, ..] = scripts(agent);
-    Ok(format!("{START}{script}' {}{MARK}", quoted(path)))
+    Ok(format!("{START}{}' {}{MARK}", script(agent), quoted(path)))
 }
 
 #[cfg(test)]
@@ -212,7 +238,34 @@ mod tests {
         let former =
             "exec /bin/sh -c '[ -x \"$0\" ] && \"$0\" hook codex || { cat >/dev/null; }; exit 0' /opt/ah ah-hook";
         assert_eq!(ah_of(former).as_deref(), Some(Path::new("/opt/ah")));
+        let former = "exec /bin/sh -c '\"$0\" --version </dev/null >/dev/null 2>&1 && exec \"$0\" hook claude; cat >/dev/null' /opt/ah ah-hook";
+        assert_eq!(ah_of(former).as_deref(), Some(Path::new("/opt/ah")));
         assert_eq!((ah_of("/bin/ah ah-hook"), ah_of("exec /bin/sh -c 'x' '/a ah-hook")), (None, None));
+    }
+
+    #[test]
+    fn commands_of_later_versions_are_ours_unless_somebody_changed_them() {
+        // The digest is as any version makes it.
+        let later = "exec /bin/sh -c ': of-ah eff88cc832082ce6; \"$0\" next --of claude' '/it'\\''s here/ah' ah-hook";
+        assert_eq!(ah_of(later).as_deref(), Some(Path::new("/it's here/ah")));
+        for (from, to) in [
+            ("next", "last"),
+            ("claude'", "claude; date'"),
+            ("claude'", "claude' 'x'"),
+            (": of-ah", ":  of-ah"),
+            ("of-ah eff88cc832082ce6; ", ""),
+            ("of-ah eff88cc832082ce6", "of-ah"),
+            ("of-ah eff88cc832082ce6;", "of-ah eff88cc832082ce6"),
+            ("/ah'", "/ah'; date '/b'"),
+        ] {
+            let changed = later.replace(from, to);
+            assert!(changed != later && !is_ours(&changed), "{changed}");
+        }
+        for agent in Agent::ALL {
+            let command = &of(agent, Path::new("/opt/ah")).unwrap()[0].command;
+            let script = command.split('\'').nth(1).unwrap();
+            assert!(is_of_some_version(script) && !is_of_some_version(&format!("{script} ")), "{command}");
+        }
     }
 
     #[test]

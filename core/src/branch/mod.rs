@@ -146,9 +146,8 @@ impl Workspace {
         let (snapshot, _) = self.snapshot_of(&base, Some(served))?;
         let made = self.branch_from((&snapshot, stays), id, name.to_owned(), place, options, |_, _| Ok(()));
         if made.is_err() {
-            // It was taken for the branch alone. What cannot be taken back now, prune finds.
-            let taken = [snapshot];
-            let _ = self.say_removed(&taken, "branch").and_then(|()| self.destroy_all(&taken));
+            // It was taken for the branch alone, but somebody may have come to need it. What cannot be taken back now, prune finds.
+            let _ = self.give_up_base_of_unmade(&snapshot.id);
         }
         let mut made = made?;
         let carry = match options.carry {

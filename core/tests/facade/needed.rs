@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ah_core::{
-    Access, BranchOptions, Engine, Error, ErrorKind, Release, RmOptions, SeekOptions, Settings, SnapshotFilter,
-    Workspace,
+    Access, BranchOptions, EditOptions, Engine, Error, ErrorKind, Release, RmOptions, SeekOptions, Settings,
+    SnapshotFilter, Workspace,
 };
 
 use crate::conversations::talked;
@@ -141,4 +141,42 @@ fn while_a_view_is_made_its_snapshot_stays_and_others_go() {
         (vec![second.id.to_string()], "2".into())
     );
     workspace.release(&Release::All).unwrap();
+}
+
+#[test]
+fn a_branch_that_fails_leaves_its_snapshot_to_who_has_come_to_need_it() {
+    let (pinned, labelled, shown, by_nobody) = (0, 1, 2, 3);
+    for needed in [pinned, labelled, shown, by_nobody] {
+        let lab = Lab::new();
+        let first = lab.step("a", "1");
+        lab.write("a", "2");
+        let (settings, path) = (lab.settings.clone(), lab.path());
+        *lab.fake.of_clones.lock().unwrap() = Some(Box::new(move |_| {
+            let other = Engine::open(settings.clone()).unwrap().workspace(&path, Access::Existing).unwrap();
+            let newest = ids(&other).pop().unwrap();
+            let edit = |options| drop(other.edit(&newest, &options).unwrap());
+            match needed {
+                0 => edit(EditOptions { keep: Some(true), ..EditOptions::default() }),
+                1 => edit(EditOptions { label: Some("mine".into()), ..EditOptions::default() }),
+                2 => drop(other.seek(&newest, &SeekOptions::default()).unwrap()),
+                _ => {}
+            }
+            Err(Error::new(ErrorKind::Internal, "made to fail"))
+        }));
+        let workspace = lab.open();
+        let error = workspace.branch(&BranchOptions::default()).unwrap_err();
+        *lab.fake.of_clones.lock().unwrap() = None;
+        assert_eq!(error.message, "made to fail");
+        let left = ids(&workspace);
+        assert_eq!(
+            (left.len(), &left[0]),
+            (if needed == by_nobody { 1 } else { 2 }, &first.id.to_string()),
+            "{needed}"
+        );
+        // Its provider has it, too.
+        for id in &left {
+            workspace.seek(id, &SeekOptions::default()).unwrap();
+        }
+        workspace.release(&Release::All).unwrap();
+    }
 }

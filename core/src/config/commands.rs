@@ -172,16 +172,10 @@ fn remove_project_file(target: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Replaces a file that others read as well whole, with the mode that it has; a new one has `mode`, and its folder what goes with that, or both what
-/// the user's umask says.
+/// Replaces a file that others read as well whole, with the mode that it has; a new one has `mode`, and each folder that is made for it what goes with that, or all
+/// what the user's umask says.
 fn replace_shared_file(target: &Path, bytes: &[u8], mode: Option<u32>) -> std::io::Result<()> {
-    let folder = target.parent().unwrap_or(Path::new("/"));
-    if !folder.is_dir() {
-        std::fs::create_dir_all(folder)?;
-        if let Some(mode) = mode {
-            std::fs::set_permissions(folder, Permissions::from_mode(mode | 0o111))?;
-        }
-    }
+    make_folders(target.parent().unwrap_or(Path::new("/")), mode.map(|mode| mode | 0o111))?;
     let temp = fsio::temp_beside(target);
     let write = || -> std::io::Result<()> {
         let mut file = std::fs::OpenOptions::new().write(true).create_new(true).open(&temp)?;
@@ -195,4 +189,20 @@ fn replace_shared_file(target: &Path, bytes: &[u8], mode: Option<u32>) -> std::i
         std::fs::rename(&temp, target)
     };
     write().inspect_err(|_| drop(std::fs::remove_file(&temp)))
+}
+
+/// Makes a folder and those above it, as far as they are not there, each with `mode`.
+fn make_folders(folder: &Path, mode: Option<u32>) -> std::io::Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    if let Some(above) = folder.parent().filter(|above| !above.as_os_str().is_empty()) {
+        make_folders(above, mode)?;
+    }
+    match std::fs::create_dir(folder) {
+        // Another one was quicker.
+        Err(_) if folder.is_dir() => Ok(()),
+        Err(error) => Err(error),
+        Ok(()) => mode.map_or(Ok(()), |mode| std::fs::set_permissions(folder, Permissions::from_mode(mode))),
+    }
 }

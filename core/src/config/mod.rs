@@ -20,7 +20,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::home::Home;
-use crate::moments::Rules;
+use crate::moments::{Rules, told};
 use crate::notice::{Notice, NoticeKind};
 use crate::prune;
 use crate::settings::Settings;
@@ -96,8 +96,16 @@ impl Config {
         let user = home.join("config.json");
         let system = settings.system_config.as_deref().map(|path| (path, ConfigLayer::System));
         for (path, layer) in system.into_iter().chain([(user.as_path(), ConfigLayer::User)]) {
-            if let Some(fields) = file::read(path)? {
-                config.add(&file::flatten(&fields), layer, Some(path), true);
+            match file::read(path) {
+                // It is nobody's here to correct.
+                Err(error) if layer == ConfigLayer::System && error.kind == ErrorKind::PermissionDenied => {
+                    config.warn(format!("{} is ignored: {}", path.display(), told(&error)));
+                }
+                fields => {
+                    if let Some(fields) = fields? {
+                        config.add(&file::flatten(&fields), layer, Some(path), true);
+                    }
+                }
             }
         }
         if let Some(root) = root {

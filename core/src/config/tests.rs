@@ -284,3 +284,43 @@ fn a_size_without_a_unit_may_have_been_a_share() {
     assert!(!hint("prune.min-free", "101").contains('%'));
     assert!(!hint("capture.max-file-size", "5").contains('%'));
 }
+
+#[test]
+fn each_folder_that_is_made_for_the_systems_file_is_for_all_to_enter() {
+    let f = fixture();
+    let etc = f.settings.home.with_file_name("etc");
+    let mut settings = f.settings.clone();
+    settings.system_config = Some(etc.join("sub/ah/system.json"));
+    // The umask, too, is of this thread alone.
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_FS).unwrap();
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    let engine = Engine::open(settings).unwrap();
+    engine.config_set(None, ConfigLayer::System, "capture.max-entries", Some("7")).unwrap();
+    let mode = |path: PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    let modes = ["", "sub", "sub/ah", "sub/ah/system.json"].map(|path| mode(etc.join(path)));
+    assert_eq!(modes, [0o755, 0o755, 0o755, 0o644]);
+}
+
+#[test]
+fn a_system_file_that_may_not_be_read_is_passed_over_with_a_notice() {
+    use rustix::thread::CapabilitySet;
+    let f = fixture();
+    let file = f.settings.system_config.clone().unwrap();
+    std::fs::write(&file, r#"{"capture.max-entries": 1}"#).unwrap();
+    std::fs::set_permissions(&file, Permissions::from_mode(0o000)).unwrap();
+    // Root, too: of this thread alone.
+    let mut rights = rustix::thread::capabilities(None).unwrap();
+    rights.effective.remove(CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH);
+    rustix::thread::set_capabilities(None, rights).unwrap();
+    let engine = f.engine();
+    let entry = engine.config_get(None, "capture.max-entries").unwrap();
+    assert_eq!(entry.layer, ConfigLayer::Default);
+    let notices = engine.take_notices();
+    assert!(notices.len() == 1 && notices[0].message.contains(file.to_str().unwrap()), "{notices:?}");
+    // The user's own is theirs to correct.
+    let own = f.settings.home.join("config.json");
+    std::fs::write(&own, "{}").unwrap();
+    std::fs::set_permissions(&own, Permissions::from_mode(0o000)).unwrap();
+    let error = f.engine().config_get(None, "capture.max-entries").unwrap_err();
+    assert_eq!(error.kind, ErrorKind::PermissionDenied);
+}

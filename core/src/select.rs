@@ -241,6 +241,11 @@ impl Engine {
     }
 }
 
+/// Whether the helper is only too busy, or too slow: what it refuses for good says nothing that changes by waiting.
+fn passes(error: &Error) -> bool {
+    matches!(error.kind, ErrorKind::ResourceExhausted | ErrorKind::Unavailable)
+}
+
 /// What `statfs` calls the filesystem of a directory.
 fn filesystem(dir: &Dir) -> Result<u32> {
     let stat =
@@ -341,7 +346,7 @@ impl Choices<'_> {
             if error.kind == ErrorKind::Cancelled {
                 return Err(error.clone());
             }
-            match self.missed() {
+            match self.missed().filter(|_| passes(error)) {
                 Some(name) => self.unasked = Some((name, error.clone())),
                 None => self.workspace.engine.tell_unused(error),
             }
@@ -359,8 +364,7 @@ impl Choices<'_> {
 
     /// Notes one of the helper's that the helper was too busy for, or too slow: what it refuses for good is a verdict as others are.
     fn note_unasked(&mut self, verdict: &Candidate) {
-        let passes = |error: &&Error| matches!(error.kind, ErrorKind::ResourceExhausted | ErrorKind::Unavailable);
-        let Some(error) = verdict.failed.as_ref().filter(passes) else { return };
+        let Some(error) = verdict.failed.as_ref().filter(|error| passes(error)) else { return };
         if self.workspace.engine.helped().providers.iter().any(|served| served.name == verdict.name) {
             self.unasked.get_or_insert_with(|| (verdict.name.clone(), error.clone()));
         }

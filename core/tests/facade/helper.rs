@@ -1,5 +1,7 @@
 //! A helper that is there, and does not serve: it is waited for, and what it would have done is left to no other in silence.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -343,4 +345,16 @@ fn status_tells_of_it_and_nobody_is_to_set_up_what_is_there() {
     drop(helper);
     let status = lab.engine().status(&lab.path()).unwrap();
     assert!(status.candidates.iter().any(|candidate| candidate.remedy.is_some()), "it is not there");
+}
+
+#[test]
+fn where_it_is_refused_for_good_another_serves_and_it_is_told() {
+    let Some((mut lab, helper)) = helped() else { return };
+    // Whom others could replace is not trusted.
+    lab.settings.helper = Some(HelperSocket { path: helper.socket.clone(), named: false });
+    std::fs::set_permissions(&lab.top, Permissions::from_mode(0o777)).unwrap();
+    let workspace = lab.open();
+    assert_eq!(workspace.snapshot(&SnapshotOptions::default()).unwrap().provider.as_str(), "other");
+    assert_eq!(kinds(&workspace.engine().take_notices()), [NoticeKind::Helper]);
+    assert_eq!(lab.engine().all_providers().unwrap().helper.unwrap().kind, ErrorKind::PermissionDenied);
 }

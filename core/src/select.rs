@@ -286,7 +286,21 @@ impl Choices<'_> {
         let purpose = self.purpose;
         let Some(served) = self.find(|_, verdict| verdict.can(purpose))? else { return Ok(None) };
         let instead = self.verdicts.last().cloned().map_or(Ok(None), |verdict| self.helpers_instead(&verdict))?;
+        if instead.is_none() {
+            self.need_not_have_asked(&served.name);
+        }
         self.serve(&instead.unwrap_or(served)).map(Some)
+    }
+
+    /// Where the plugin of its kind captures the workspace, as `found` does, who only captures lacks nothing without the helper's, unless that took the last snapshot: it is said that it does
+    /// not serve, and no more.
+    fn need_not_have_asked(&mut self, found: &ProviderName) {
+        if self.purpose != Purpose::Capture || self.helpers_last().is_some() {
+            return;
+        }
+        if let Some((_, error)) = self.unasked.take_if(|(name, _)| name.as_str() == helpers(found)) {
+            self.workspace.engine.tell_unused(&error);
+        }
     }
 
     /// The helper's that was passed over only because the helper, which is there, did not serve; told once.
@@ -357,9 +371,14 @@ impl Choices<'_> {
     /// The helper's provider that would probably serve here, were the helper to say what it has: the one that took the last snapshot, or the one of
     /// the same kind as this filesystem's plugin.
     fn missed(&self) -> Option<ProviderName> {
-        let last = self.workspace.log().last_snapshot().map(|last| last.provider);
         let own = || ProviderName::new(helpers(self.own.as_ref()?)).ok();
-        last.filter(|last| last.as_str().ends_with(HELPERS)).or_else(own)
+        self.helpers_last().or_else(own)
+    }
+
+    /// The helper's provider that took the last snapshot, if one did.
+    fn helpers_last(&self) -> Option<ProviderName> {
+        let last = self.workspace.log().last_snapshot().map(|last| last.provider);
+        last.filter(|last| last.as_str().ends_with(HELPERS))
     }
 
     /// Notes one of the helper's that the helper was too busy for, or too slow: what it refuses for good is a verdict as others are.

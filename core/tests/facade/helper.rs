@@ -15,8 +15,9 @@ use ah_core::{
 use ah_core::{SnapshotOptions, TimelineFilter};
 use ah_plugin_api::ipc::{self, Bounds, Offered};
 use ah_plugin_api::{
-    Context, Description, DestroyRequest, Dir, Done, ListRequest, MountRequest, Place, Probe, ProbeRequest, Provider,
-    ProviderName, ReclaimRequest, Reclaimed, Result, Snapshot, SnapshotRef, SnapshotRequest, UnmountRequest, View,
+    Context, Description, DestroyRequest, Dir, Done, ListRequest, Mode, MountRequest, Place, Probe, ProbeRequest,
+    Provider, ProviderName, ReclaimRequest, Reclaimed, Result, Snapshot, SnapshotRef, SnapshotRequest, UnmountRequest,
+    View,
 };
 
 use crate::lab::{Fake, Lab, Stop, kinds};
@@ -357,4 +358,50 @@ fn where_it_is_refused_for_good_another_serves_and_it_is_told() {
     assert_eq!(workspace.snapshot(&SnapshotOptions::default()).unwrap().provider.as_str(), "other");
     assert_eq!(kinds(&workspace.engine().take_notices()), [NoticeKind::Helper]);
     assert_eq!(lab.engine().all_providers().unwrap().helper.unwrap().kind, ErrorKind::PermissionDenied);
+}
+
+#[test]
+fn who_captures_well_and_only_makes_no_branches_waits_for_no_helper() {
+    let Some((lab, helper)) = helped() else { return };
+    let mut own = Fake::new("fs", Some(400));
+    own.filesystems.clone_from(&lab.fake.filesystems);
+    *own.probe.lock().unwrap() = Some(Probe {
+        usable: true,
+        reason: "it can".into(),
+        remedy: None,
+        modes: [Mode::InPlace].into(),
+        can_delete: true,
+        convertible: None,
+    });
+    // Asked first, and no use here.
+    let before = Fake::new("before", Some(500));
+    before.probe.lock().unwrap().clone_from(&lab.fake.probe.lock().unwrap());
+    for fakes in [vec![own.clone()], vec![own.clone(), before]] {
+        let mut lab = beside(&helper, [fakes, vec![Fake::new("other", Some(10))]].concat());
+        for mute in [false, true] {
+            helper.refuse(if mute { 0 } else { ALWAYS });
+            helper.mute.store(mute, Ordering::Relaxed);
+            lab.wait(60);
+            lab.write("a", if mute { "muted" } else { "refused" });
+            let workspace = lab.open();
+            assert_eq!(workspace.snapshot(&SnapshotOptions::default()).unwrap().provider.as_str(), "fs");
+            assert_eq!(kinds(&workspace.engine().take_notices()), [NoticeKind::Helper], "{mute}");
+        }
+        // What one has done before that makes branches, too, is asked for.
+        let better = Fake::new("fs_ahd", Some(399));
+        *better.probe.lock().unwrap() = Some(Probe {
+            usable: true,
+            reason: "it can".into(),
+            remedy: None,
+            modes: [Mode::InPlace, Mode::Worktree].into(),
+            can_delete: true,
+            convertible: None,
+        });
+        let helper = Helper::start(&lab.top, &better);
+        lab.settings.helper = Some(HelperSocket { path: helper.socket.clone(), named: true });
+        assert_eq!(lab.step("a", "2").provider.as_str(), "fs_ahd");
+        helper.refuse(ALWAYS);
+        let error = lab.open().snapshot(&SnapshotOptions::default()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::ResourceExhausted);
+    }
 }

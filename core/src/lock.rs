@@ -209,6 +209,11 @@ impl Holder {
         Some(Self { pid, start: start_time(pid)?, boot: boot_id(), namespace: namespace() })
     }
 
+    /// Whether that process is seen to run from here, where one of another namespace is not.
+    pub(crate) fn is_seen_alive(&self) -> bool {
+        (self.namespace == 0 || self.namespace == namespace()) && self.alive()
+    }
+
     /// Whether that process still runs. In doubt, it does, but for another machine's, of which nobody here can tell: that is taken for one of an
     /// earlier run of this machine.
     pub(crate) fn alive(&self) -> bool {
@@ -334,6 +339,7 @@ mod tests {
         assert!(me.start > 0 && me.alive());
         assert!(!Holder { start: me.start + 1, ..me.clone() }.alive());
         assert!(!Holder { boot: "another".into(), ..me.clone() }.alive());
+        assert!(me.is_seen_alive() && !Holder { namespace: me.namespace + 1, ..me.clone() }.is_seen_alive());
         // A container's, say.
         assert!(Holder { start: me.start + 1, namespace: me.namespace + 1, ..me.clone() }.alive());
         assert!(may_run(&me_in_a_name()) && may_run(&me.pid.to_string()));

@@ -36,12 +36,19 @@ impl Workspace {
 
     /// Those that a process is making now, as far as their records can be read.
     pub(crate) fn branches_being_made(&self) -> Result<Vec<BranchRecord>> {
-        let is_made = |file: &BranchFile| {
-            // Of a maker on another machine only the lock tells.
-            let is_held = || matches!(Lock::of_there(&self.branch_lock(&file.record.id), true), Ok(None));
-            file.record.state == BranchState::Making && (file.maker.alive() || is_held())
-        };
-        Ok(self.branch_files()?.into_iter().filter(is_made).map(|file| file.record).collect())
+        let made = self.branch_files()?.into_iter().filter(|file| self.is_being_made(file));
+        Ok(made.map(|file| file.record).collect())
+    }
+
+    /// Whether a process is making a branch now. Of one on another machine, or in another namespace of pids, which is not seen from here, its lock says so, which who makes a branch
+    /// holds. Where there is none to be looked at, its maker lives in doubt.
+    pub(crate) fn is_being_made(&self, file: &BranchFile) -> bool {
+        file.record.state == BranchState::Making
+            && match Lock::of_there(&self.branch_lock(&file.record.id), true) {
+                Ok(None) => true,
+                Ok(Some(_)) => file.maker.is_seen_alive(),
+                Err(_) => file.maker.alive(),
+            }
     }
 
     pub(super) fn branch_files(&self) -> Result<Vec<BranchFile>> {

@@ -209,9 +209,11 @@ impl BranchFile {
     /// this was read: what is there once it is found dead is the last of it.
     pub(crate) fn is_left_unfinished(&self, home: &Home) -> Result<bool> {
         let open = |file: &Self| matches!(file.record.state, BranchState::Making | BranchState::Removing);
-        if !open(self) || self.maker.alive() {
-            return Ok(false);
-        }
+        if !open(self) || self.maker.alive() { Ok(false) } else { self.is_as_it_was_read(home) }
+    }
+
+    /// Whether the record says the same still of how far it is, and who is at it.
+    pub(crate) fn is_as_it_was_read(&self, home: &Home) -> Result<bool> {
         let last = Self::load(home, &self.record.id)?;
         Ok(last.is_some_and(|last| last.record.state == self.record.state && last.maker == self.maker))
     }

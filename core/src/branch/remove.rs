@@ -183,7 +183,7 @@ impl Workspace {
         file.need_answer(self.engine.home())?;
         let (pid, alive) = (file.maker.pid, file.maker.alive());
         match file.record.state {
-            BranchState::Making if alive => {
+            BranchState::Making if self.is_being_made(&file) => {
                 return Err(Error::new(ErrorKind::Busy, format!("process {pid} is making the branch {name}"))
                     .with_hint("wait for it to end, then repeat"));
             }
@@ -221,14 +221,17 @@ impl Workspace {
         }
     }
 
-    /// Refuses while a branch is being made by a process that cannot be seen from here, or was when `file` was read and is made now.
+    /// Refuses while a branch is being made, or if it was when `file` was read and is made now.
     fn refuse_being_made(&self, file: &BranchFile) -> Result<Lock> {
         let refused = || {
             Error::new(ErrorKind::Busy, format!("the branch {} is being made", file.record.name))
                 .with_hint("wait for it to end, then repeat")
         };
+        if self.is_being_made(file) {
+            return Err(refused());
+        }
         let lock = self.alone_in(file)?.map_err(|_| refused())?;
-        match file.is_left_unfinished(self.engine.home())? {
+        match file.is_as_it_was_read(self.engine.home())? {
             true => Ok(lock),
             false => Err(refused()),
         }

@@ -178,14 +178,18 @@ impl Workspace {
     }
 
     fn finish_branch(&self, mut file: BranchFile, report: &mut GcReport) -> Result<()> {
-        let open = matches!(file.record.state, BranchState::Making | BranchState::Removing);
-        if file.record.origin != self.id || !open || file.maker.alive() {
+        let is_left = match file.record.state {
+            BranchState::Making => !self.is_being_made(&file),
+            BranchState::Removing => !file.maker.alive(),
+            _ => false,
+        };
+        if file.record.origin != self.id || !is_left {
             return Ok(());
         }
         self.go_on_removing(&file)?;
         // Who was in it when it was removed by force may still be.
         let Ok(_alone) = self.alone_in(&file)? else { return Ok(()) };
-        if !file.is_left_unfinished(self.engine.home())? {
+        if !file.is_as_it_was_read(self.engine.home())? {
             return Ok(());
         }
         let maker = file.maker.clone();

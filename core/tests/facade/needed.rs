@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ah_core::{
-    Access, BranchOptions, EditOptions, Engine, Error, ErrorKind, Release, RmOptions, SeekOptions, Settings,
-    SnapshotFilter, Workspace,
+    Access, BranchOptions, BranchRecord, EditOptions, Engine, Error, ErrorKind, GcOptions, Release, RmOptions,
+    SeekOptions, Settings, SnapshotFilter, Workspace,
 };
+use rustix::fs::{FlockOperation, flock};
 
 use crate::conversations::talked;
 use crate::lab::Lab;
@@ -84,6 +85,76 @@ fn what_a_killed_maker_left_is_no_reason_against_force() {
     fs::write(&file, serde_json::to_vec(&value).unwrap()).unwrap();
     let remove = |force| rm(&lab.settings, &lab.path(), taken.id.as_str(), force).map_err(|error| error.kind);
     assert_eq!((remove(false), remove(true)), (REFUSED, Ok(())));
+}
+
+/// A branch whose maker, as its record says, has not come to the end, and the file of that record.
+fn half_made(lab: &Lab, maker: impl FnOnce(&mut serde_json::Value)) -> (BranchRecord, std::path::PathBuf) {
+    let options = BranchOptions { from: Some("@".into()), name: Some("b".into()), ..BranchOptions::default() };
+    let branch = lab.open().branch(&options).unwrap();
+    let file = lab.settings.home.join(format!("branches/{}.json", branch.id));
+    let mut value: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    value["state"] = "making".into();
+    maker(&mut value["maker"]);
+    fs::write(&file, serde_json::to_vec(&value).unwrap()).unwrap();
+    (branch, file)
+}
+
+/// One that cannot be seen from here.
+fn in_another_namespace(maker: &mut serde_json::Value) {
+    (maker["namespace"], maker["pid"]) = (1.into(), 999_999.into());
+}
+
+/// One of which nobody here can tell.
+fn on_another_machine(maker: &mut serde_json::Value) {
+    maker["boot"] = "another".into();
+}
+
+#[test]
+fn whether_a_branch_is_being_made_its_lock_says_wherever_its_maker_is() {
+    for maker in [in_another_namespace, on_another_machine] {
+        let lab = Lab::new();
+        let taken = lab.step("a", "1");
+        let (branch, file) = half_made(&lab, maker);
+        let remove = |force| rm(&lab.settings, &lab.path(), taken.id.as_str(), force).map_err(|error| error.kind);
+        let remove_branch = || lab.open().remove_branch("b", true).map(drop).map_err(|error| error.kind);
+        let lock = lab.folder().join(format!("branch-{}.lock", branch.id));
+        // As its maker holds it.
+        let held = fs::File::open(&lock).unwrap();
+        flock(&held, FlockOperation::LockShared).unwrap();
+        assert_eq!((remove(false), remove(true), remove_branch()), (REFUSED, BUSY, BUSY));
+        let report = lab.open().gc(&GcOptions::default()).unwrap();
+        assert!(file.exists() && branch.path.exists(), "{report:?}");
+        // It was killed.
+        drop(held);
+        assert_eq!((remove(false), remove(true)), (REFUSED, Ok(())));
+    }
+}
+
+#[test]
+fn what_a_maker_that_cannot_be_seen_left_is_taken_away_once_its_lock_is_free() {
+    type Take = fn(&Lab);
+    let by_gc: Take = |lab| drop(lab.open().gc(&GcOptions::default()).unwrap());
+    let by_rm: Take = |lab| drop(lab.open().remove_branch("b", false).unwrap());
+    let by_another: Take = |lab| {
+        let options = BranchOptions { from: Some("@".into()), name: Some("b".into()), ..BranchOptions::default() };
+        lab.open().branch(&options).unwrap();
+    };
+    for take in [by_gc, by_rm, by_another] {
+        let lab = Lab::new();
+        lab.step("a", "1");
+        let (branch, file) = half_made(&lab, in_another_namespace);
+        take(&lab);
+        assert!(!file.exists());
+        assert!(!lab.folder().join(format!("branch-{}.lock", branch.id)).exists());
+    }
+    // Where there is no lock to look at, its maker may be at it.
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let (branch, file) = half_made(&lab, in_another_namespace);
+    fs::remove_file(lab.folder().join(format!("branch-{}.lock", branch.id))).unwrap();
+    by_gc(&lab);
+    assert_eq!(lab.open().remove_branch("b", true).unwrap_err().kind, ErrorKind::Busy);
+    assert!(file.exists());
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Leases, views, branches and files that nobody holds any more.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ah_plugin_api::{Error, ErrorKind, FileName, ReclaimRequest, Result};
 
@@ -23,35 +24,52 @@ const PROVIDERS_OWN: &str = ".ah-";
 impl Workspace {
     /// Gives back the views of processes that have ended, and those that the machine's restart took away; also those of workspaces whose folders somebody
     /// removed by hand, in which no `gc` is run. What such a view shows may be the last that there is of it: as long as it stands it is named.
+    ///
+    /// Nobody comes to hold one again that nobody holds. So the leases are locked while they are looked through and each time that one is taken off, and not while providers are asked, which may take long.
     pub(crate) fn give_back_stale_leases(&self, report: &mut GcReport) -> Result<()> {
         let home = self.engine.home();
-        let _lock = self.engine.lock_leases()?;
-        let (leases, unreadable) = seek::read_all(home)?;
-        report.tell(&unreadable);
-        for lease in leases {
-            let is_nobodys = lease.workspace != self.id && is_gone(&home.workspace(lease.workspace.as_str()));
-            if lease.workspace != self.id && !is_nobodys {
-                continue;
+        let mut stale = Vec::new();
+        {
+            // Whose maker is found dead with the leases locked writes nothing in them any more.
+            let _lock = self.engine.lock_leases()?;
+            let (leases, unreadable) = seek::read_all(home)?;
+            report.tell(&unreadable);
+            for lease in leases {
+                let is_nobodys = lease.workspace != self.id && is_gone(&home.workspace(lease.workspace.as_str()));
+                if lease.workspace != self.id && !is_nobodys {
+                    continue;
+                }
+                let shown = lease.shown.as_ref().map(|shown| shown.path.as_path()).filter(|_| is_nobodys);
+                if lease.is_stale() || shown.is_some_and(holds_nothing) {
+                    stale.push((lease, is_nobodys));
+                } else {
+                    report.failures.extend(shown.map(of_no_workspace));
+                }
             }
-            let shown = lease.shown.as_ref().map(|shown| shown.path.as_path()).filter(|_| is_nobodys);
-            if !lease.is_stale() && !shown.is_some_and(holds_nothing) {
-                report.failures.extend(shown.map(of_no_workspace));
+        }
+        if stale.is_empty() {
+            return Ok(());
+        }
+        let views = self.lock_views(self.engine.settings().patience_left())?;
+        for (lease, is_nobodys) in stale {
+            // Another one may have seen to it before it gave `views` up.
+            if !lease.is_on_record(home) {
                 continue;
             }
             if lease.is_settled() {
-                let outcome = self.engine.give_back(&lease).map(|_| ());
+                let outcome = self.engine.give_back_stale(&lease, &views);
                 let failed = outcome.is_err();
                 report.note(&format!("giving back the view {}", lease.id), outcome)?;
                 if failed {
                     continue;
                 }
-            } else if is_nobodys {
-                // What there is of a view is swept.
-                lease.remove(home)?;
             } else {
                 // Its view, if the provider made one, has its name; what the provider does not know, is swept.
-                let outcome = self.forget_view(&lease);
-                report.note(&format!("taking away the view {}", lease.id), outcome)?;
+                if !is_nobodys {
+                    let outcome = self.forget_view(&lease);
+                    report.note(&format!("taking away the view {}", lease.id), outcome)?;
+                }
+                let _lock = self.engine.lock_leases()?;
                 lease.remove(home)?;
             }
             report.did(format!("gave back the view {}, which nobody held any more", lease.id));
@@ -66,10 +84,10 @@ impl Workspace {
         served.provider.reclaim(&served.place().with_target(&mounts), &request, &self.context()).map(|_| ())
     }
 
-    /// Takes away what a killed restore of this workspace was shown, as nobody may remove what is shown. What cannot be done now is `gc`'s, and
-    /// other workspaces' providers, which may hang, are not asked.
+    /// Takes away what a killed restore of this workspace was shown, as nobody may remove what is shown. What cannot be done now, as another one is at it, is `gc`'s, and
+    /// other workspaces' providers, which may hang, are not asked, nor waited for.
     pub(crate) fn forget_what_the_killed_saw(&self) {
-        let _ = self.forget_dead_views([self], &mut GcReport::default());
+        let _ = self.forget_dead_views([self], Duration::ZERO, &mut GcReport::default());
     }
 
     /// Has the providers of some workspaces take away views whose holders were killed before they could be given back. A view does not say
@@ -77,12 +95,13 @@ impl Workspace {
     pub(super) fn forget_dead_views<'a>(
         &self,
         of: impl IntoIterator<Item = &'a Self>,
+        patience: Duration,
         report: &mut GcReport,
     ) -> Result<()> {
         if self.dead_views()?.is_empty() {
             return Ok(());
         }
-        let _views = self.lock_views()?;
+        let _views = self.lock_views(patience)?;
         // Another one may have seen to it.
         let dead = self.dead_views()?;
         if dead.is_empty() {
@@ -115,9 +134,8 @@ impl Workspace {
     }
 
     /// Held by who takes away views that nobody holds: what one asks a provider to unmount, no other removes.
-    fn lock_views(&self) -> Result<Lock> {
-        let settings = self.engine.settings();
-        Lock::take(&self.engine.views_lock(), true, settings.patience_left(), &*settings.observer)
+    fn lock_views(&self, patience: Duration) -> Result<Lock> {
+        Lock::take(&self.engine.views_lock(), true, patience, &*self.engine.settings().observer)
     }
 
     /// What is left in `mounts/` that no provider knows of.
@@ -126,7 +144,7 @@ impl Workspace {
         if self.dead_views()?.is_empty() {
             return Ok(());
         }
-        let _views = self.lock_views()?;
+        let _views = self.lock_views(self.engine.settings().patience_left())?;
         for name in self.dead_views()? {
             let outcome = remove_view_folder(&home.join("mounts").join(&name), home);
             let failed = outcome.is_err();

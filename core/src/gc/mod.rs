@@ -121,7 +121,10 @@ impl Workspace {
         let _lock = self.lock("gc")?;
         let outcome = self.give_back_stale_leases(&mut report);
         report.note("giving back stale views", outcome)?;
-        let outcome = self.all_known().and_then(|all| self.forget_dead_views(&all, &mut report));
+        let outcome = self.all_known().and_then(|all| {
+            let patience = self.engine.settings().patience_left();
+            self.forget_dead_views(&all, patience, &mut report)
+        });
         report.note("looking for views that nobody holds", outcome)?;
         let outcome = self.finish_branches(&mut report);
         report.note("finishing branches", outcome)?;

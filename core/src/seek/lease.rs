@@ -90,6 +90,11 @@ impl LeaseFile {
         fsio::remove_file(&Self::path(home, &self.id))
     }
 
+    /// Whether nobody has given it back since it was read.
+    pub(crate) fn is_on_record(&self, home: &Home) -> bool {
+        Self::path(home, &self.id).exists()
+    }
+
     /// Whether `path` is its view or lies in it.
     pub(crate) fn is_around(&self, path: &Path) -> bool {
         self.shown.as_ref().is_some_and(|shown| path.starts_with(&shown.path))
@@ -109,11 +114,12 @@ impl LeaseFile {
     }
 
     /// Whether its view can be shared by another lease of the whole snapshot. Not one that is protected by modes alone: its
-    /// holder may have changed something in it.
+    /// holder may have changed something in it. Nor one that nobody holds, which may be just being taken away.
     pub(crate) fn shows_all_of(&self, workspace: &WorkspaceId, snapshot: &SnapshotId) -> bool {
         self.workspace == *workspace
             && self.snapshot == *snapshot
             && self.paths.is_empty()
+            && !self.is_stale()
             && self.shown.as_ref().is_some_and(|shown| shown.read_only_mount && shown.stands() && shown.is_seen())
     }
 

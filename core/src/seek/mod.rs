@@ -242,20 +242,44 @@ impl Engine {
     /// Takes a lease away, and its view if nobody else holds it. The leases are locked.
     pub(crate) fn give_back(&self, lease: &LeaseFile) -> Result<LeaseRecord> {
         let record = lease.record();
-        if let Some(shown) = &lease.shown {
-            let same_view = |other: &LeaseFile| {
-                other.id != lease.id
-                    && other.shown.as_ref().is_some_and(|o| o.view == shown.view && o.path == shown.path)
-            };
-            // What a copy has only the record of is the original's view.
-            let of_original = |original: &Path| LeaseFile::path_in(original, &lease.id).exists();
-            let is_ours = !self.home().original().is_some_and(of_original);
-            if is_ours && !all(self.home())?.iter().any(same_view) {
-                self.unmount(lease, shown)?;
-            }
+        if let Some(shown) = self.view_of_it_alone(lease)? {
+            self.unmount(lease, shown)?;
         }
         lease.remove(self.home())?;
         record.ok_or_else(|| Error::new(ErrorKind::Internal, "a lease without a view was released"))
+    }
+
+    /// The same of one that nobody holds, with `views` locked and not the leases, so that nobody waits for a provider that takes long. Nobody comes to share the view meanwhile: that
+    /// is only done with one that somebody holds. Who gives it back by hand meanwhile has done what was wanted.
+    pub(crate) fn give_back_stale(&self, lease: &LeaseFile, _views: &Lock) -> Result<()> {
+        let home = self.home();
+        let alone = {
+            let _lock = self.lock_leases()?;
+            let alone = self.view_of_it_alone(lease)?;
+            if alone.is_none() {
+                return lease.remove(home);
+            }
+            alone
+        };
+        let outcome = alone.map_or(Ok(()), |shown| self.unmount(lease, shown));
+        let _lock = self.lock_leases()?;
+        if !lease.is_on_record(home) {
+            return Ok(());
+        }
+        outcome?;
+        lease.remove(home)
+    }
+
+    /// The view of a lease, if it is there, goes with that and is shown by no other. The leases are locked.
+    fn view_of_it_alone<'a>(&self, lease: &'a LeaseFile) -> Result<Option<&'a Shown>> {
+        let Some(shown) = &lease.shown else { return Ok(None) };
+        let same_view = |other: &LeaseFile| {
+            other.id != lease.id && other.shown.as_ref().is_some_and(|o| o.view == shown.view && o.path == shown.path)
+        };
+        // What a copy has only the record of is the original's view.
+        let of_original = |original: &Path| LeaseFile::path_in(original, &lease.id).exists();
+        let is_ours = !self.home().original().is_some_and(of_original);
+        Ok((is_ours && !all(self.home())?.iter().any(same_view)).then_some(shown))
     }
 
     fn unmount(&self, lease: &LeaseFile, shown: &Shown) -> Result<()> {

@@ -93,6 +93,8 @@ pub(crate) struct Fake {
     pub(crate) of_views: Lie<View>,
     /// What it says that it has cleared up.
     pub(crate) of_reclaims: Lie<Reclaimed>,
+    /// What it says once it has taken a view away.
+    pub(crate) of_unmounts: Lie<Done>,
 }
 
 impl Fake {
@@ -134,6 +136,7 @@ impl Fake {
             of_clones: Arc::default(),
             of_views: Arc::default(),
             of_reclaims: Arc::default(),
+            of_unmounts: Arc::default(),
         }
     }
 }
@@ -258,7 +261,7 @@ impl Provider for Fake {
         if self.stuck.lock().unwrap().as_ref() == Some(&request.view) {
             return Err(Error::new(ah_core::ErrorKind::Busy, "made to fail"));
         }
-        self.inner.unmount(place, request, cx)
+        told(&self.of_unmounts, self.inner.unmount(place, request, cx)?)
     }
 
     fn destroy(&self, place: &Place<'_>, request: &DestroyRequest, cx: &Context<'_>) -> Result<Done> {

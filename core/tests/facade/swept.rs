@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use ah_core::{BranchOptions, GcOptions};
+use ah_core::{BranchOptions, GcOptions, LeaseRecord, Release, RmOptions, SeekOptions};
+use ah_plugin_api::View;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::lab::Lab;
@@ -76,4 +78,97 @@ fn the_lock_of_a_branch_that_was_never_made_goes_unless_somebody_holds_it() {
     drop(holder);
     gc(&lab);
     assert!(!held.exists() && own.exists());
+}
+
+/// Has it that a lease's holder has ended, before it had a view or after that.
+fn abandon(lab: &Lab, lease: &LeaseRecord, had_view: bool) {
+    let file = lab.settings.home.join(format!("leases/{}.json", lease.id));
+    let mut value: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    value["maker"]["start"] = 1.into();
+    if !had_view {
+        value.as_object_mut().unwrap().remove("shown");
+    }
+    fs::write(&file, serde_json::to_vec(&value).unwrap()).unwrap();
+}
+
+fn bound() -> SeekOptions {
+    SeekOptions { while_process_lives: true, ..SeekOptions::default() }
+}
+
+#[test]
+fn nor_for_those_that_take_away_views_of_the_dead() {
+    for had_view in [false, true] {
+        let lab = Lab::new();
+        lab.step("a", "1");
+        let lease = lab.open().seek("@", &bound()).unwrap();
+        abandon(&lab, &lease, had_view);
+        let [leases, views] = ["leases.lock", "views.lock"].map(|name| lab.settings.home.join(name));
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&asked);
+        let note = move || heard.lock().unwrap().push((is_free(&leases), is_free(&views)));
+        match had_view {
+            true => {
+                *lab.fake.of_unmounts.lock().unwrap() = Some(Box::new(move |done| {
+                    note();
+                    Ok(done)
+                }));
+            }
+            // The first time that it is asked it is for that.
+            false => {
+                *lab.fake.of_reclaims.lock().unwrap() = Some(Box::new(move |answer| {
+                    note();
+                    Ok(answer)
+                }));
+            }
+        }
+        let report = gc(&lab);
+        assert!(report.failures.is_empty() && lab.open().leases().unwrap().is_empty(), "{report:?}");
+        // No other takes away what it is asked to.
+        assert_eq!(asked.lock().unwrap().first(), Some(&(true, false)), "{had_view}");
+        assert!(!lease.path.exists() && !lab.settings.home.join(format!("leases/{}.json", lease.id)).exists());
+    }
+}
+
+#[test]
+fn a_view_that_nobody_holds_any_more_is_not_shared() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    *lab.fake.of_views.lock().unwrap() = Some(Box::new(|view| Ok(View { read_only_mount: true, ..view })));
+    let workspace = lab.open();
+    let first = workspace.seek("@", &bound()).unwrap();
+    let second = workspace.seek("@", &bound()).unwrap();
+    assert_eq!((&second.path, second.shared), (&first.path, true));
+    abandon(&lab, &first, true);
+    abandon(&lab, &second, true);
+    let third = workspace.seek("@", &bound()).unwrap();
+    assert!(third.path != first.path && !third.shared);
+    gc(&lab);
+    assert!(!first.path.exists() && third.path.exists());
+    assert_eq!(workspace.leases().unwrap().iter().map(|lease| &lease.id).collect::<Vec<_>>(), [&third.id]);
+    workspace.release(&Release::All).unwrap();
+}
+
+#[test]
+fn dead_views_are_left_to_who_is_at_them() {
+    let mut lab = Lab::new();
+    let taken = lab.step("a", "1");
+    let old = format!("walk-{}-0", dead());
+    let view = lab.settings.home.join("mounts").join(&old);
+    fs::create_dir_all(&view).unwrap();
+    let other = fs::File::create(lab.settings.home.join("views.lock")).unwrap();
+    flock(&other, FlockOperation::LockExclusive).unwrap();
+    lab.settings.patience = Duration::from_millis(50);
+    let report = gc(&lab);
+    assert_eq!(report.failures.len(), 2, "{report:?}");
+    assert!(view.exists() && lab.fake.forgotten.lock().unwrap().is_empty());
+    // Who removes something does not wait for that.
+    lab.settings.patience = Duration::from_secs(60);
+    let began = Instant::now();
+    lab.open().rm(&[taken.id.to_string()], &RmOptions::default()).unwrap();
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    assert!(view.exists() && lab.fake.forgotten.lock().unwrap().is_empty());
+    drop(other);
+    gc(&lab);
+    assert!(!view.exists());
+    assert_eq!(*lab.fake.forgotten.lock().unwrap(), [old]);
 }

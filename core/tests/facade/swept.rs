@@ -172,3 +172,35 @@ fn dead_views_are_left_to_who_is_at_them() {
     assert!(!view.exists());
     assert_eq!(*lab.fake.forgotten.lock().unwrap(), [old]);
 }
+
+#[test]
+fn who_makes_a_branch_holds_a_lock_that_others_find() {
+    let made = |lab: &Lab| {
+        lab.step("a", "1");
+        lab.open()
+    };
+    let named = BranchOptions { from: Some("@".into()), ..BranchOptions::default() };
+    // Each lab gives the same ids.
+    let lab = Lab::new();
+    let id = made(&lab).branch(&named).unwrap().id;
+    let lab = Lab::new();
+    let workspace = made(&lab);
+    let lock = lab.folder().join(format!("branch-{id}.lock"));
+    let other = fs::File::create(&lock).unwrap();
+    flock(&other, FlockOperation::LockExclusive).unwrap();
+    let (heard, path) = (Arc::new(Mutex::new(None)), lock.clone());
+    let told = Arc::clone(&heard);
+    *lab.fake.of_clones.lock().unwrap() = Some(Box::new(move |made| {
+        *told.lock().unwrap() = Some(path.exists() && !is_free(&path));
+        Ok(made)
+    }));
+    let branch = std::thread::scope(|scope| {
+        let branch = scope.spawn(|| workspace.branch(&named).unwrap());
+        // It waits for who has it, and takes it away.
+        std::thread::sleep(Duration::from_millis(300));
+        fs::remove_file(&lock).unwrap();
+        drop(other);
+        branch.join().unwrap()
+    });
+    assert_eq!((branch.id, *heard.lock().unwrap()), (id, Some(true)));
+}

@@ -395,7 +395,12 @@ impl Choices<'_> {
         let store = existing.map_or_else(|| self.workspace.engine.scratch_store(), Ok)?;
         let place = Place::new(&store).with_workspace(&self.dir);
         let _noted = self.attempt.map(|attempt| attempt.calls(&served.name, Op::Probe.as_str()));
-        Ok(self.wanted.ask(served, &place, Some(self.purpose), &self.workspace.context()))
+        let verdict = self.wanted.ask(served, &place, Some(self.purpose), &self.workspace.context());
+        // Who stops it wants no other.
+        match verdict.failed {
+            Some(error) if error.kind == ErrorKind::Cancelled => Err(error),
+            _ => Ok(verdict),
+        }
     }
 
     /// The helper's provider that `verdict`'s gives way to.

@@ -119,7 +119,11 @@ impl Workspace {
                 Err(error) => error,
             };
             let by_itself = choices.serves_by_itself_for_branches_alone();
-            let Ok(Some(next)) = choices.next_usable() else { return Err(error) };
+            let next = match choices.next_usable() {
+                Err(stopped) if stopped.kind == ErrorKind::Cancelled => return Err(stopped),
+                Err(_) | Ok(None) => return Err(error),
+                Ok(Some(next)) => next,
+            };
             // Nobody has asked for the one that only branches: where it fails, it is as if it were not there.
             if !by_itself {
                 return Err(offered(error, &options.command(), &served.name, &next.name));

@@ -41,7 +41,12 @@ impl Workspace {
         let config = self.config()?;
         // Who is asked for by name takes snapshots, and no other.
         let Ok(mut choices) = self.choices(&config, Purpose::Capture) else { return Err(refusal(refused)) };
-        while let Ok(Some(other)) = choices.next_usable() {
+        loop {
+            let other = match choices.next_usable() {
+                Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),
+                Err(_) | Ok(None) => break,
+                Ok(Some(other)) => other,
+            };
             if other.name == served.name {
                 continue;
             }

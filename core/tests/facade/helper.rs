@@ -405,3 +405,26 @@ fn who_captures_well_and_only_makes_no_branches_waits_for_no_helper() {
         assert_eq!(error.kind, ErrorKind::ResourceExhausted);
     }
 }
+
+#[test]
+fn who_stops_while_it_is_asked_whether_it_can_wants_no_other() {
+    let Some((lab, helper)) = helped() else { return };
+    let other = Fake::new("other", Some(10));
+    let mut lab = beside(&helper, vec![lab.fake.clone(), other.clone()]);
+    lab.settings.patience = Duration::from_secs(20);
+    let stop = Stop::default();
+    let stopped = Arc::clone(&stop.0);
+    lab.settings.observer = Arc::new(stop);
+    let workspace = lab.open();
+    // It has said what it offers by then.
+    workspace.engine().all_providers().unwrap();
+    helper.refuse(ALWAYS);
+    let soon = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(200));
+        stopped.store(true, Ordering::Relaxed);
+    });
+    let error = workspace.snapshot(&automatic()).unwrap_err();
+    soon.join().unwrap();
+    assert_eq!(error.kind, ErrorKind::Cancelled);
+    assert_eq!(other.probes.load(Ordering::Relaxed), 0);
+}

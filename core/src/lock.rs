@@ -55,10 +55,15 @@ impl Lock {
 
     /// As [`Lock::take`], of a file that others take away while they hold it: then of another one, which is made.
     pub(crate) fn take_there(path: &Path, alone: bool, patience: Duration, observer: &dyn Observer) -> Result<Self> {
+        let since = Instant::now();
         loop {
-            let lock = Self::take(path, alone, patience, observer)?;
+            let lock = Self::take(path, alone, patience.saturating_sub(since.elapsed()), observer)?;
             if lock.is_there() {
                 return Ok(lock);
+            }
+            // A filesystem may count no names at all.
+            if since.elapsed() >= patience {
+                return Err(busy(path, &lock.file));
             }
         }
     }

@@ -164,8 +164,13 @@ impl Workspace {
             let id = name.strip_prefix("branch-").and_then(|rest| rest.strip_suffix(".lock"));
             let Some(id) = id.and_then(|id| BranchId::new(id).ok()) else { continue };
             let path = folder.join(&name);
+            let is_nobodys = || branch::has_left_nothing(self.engine.home(), &id);
+            // Whoever works in a branch is not to find its lock taken. With the lock it is asked again: its maker may have written it down meanwhile.
+            if !is_nobodys() {
+                continue;
+            }
             let Ok(Some(_alone)) = Lock::of_there(&path, true) else { continue };
-            if branch::has_left_nothing(self.engine.home(), &id) {
+            if is_nobodys() {
                 fsio::remove_file(&path)?;
                 report.did(format!("removed the lock of a branch, {name}, which was never made"));
             }

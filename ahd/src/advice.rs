@@ -5,13 +5,15 @@ use std::path::Path;
 /// What says in an advice that the last way is meant, after which nobody knows of what is lost. Where another way goes first, `; ` is in between.
 const LAST: &str = "if they are lost for good";
 
-/// `hint` for a user whose store is kept below `state`, and is called `store` by the administrator (`65534/TOKEN`).
+/// `hint` for a user whose store is kept below `state`, and is called `store` by the administrator (`65534/TOKEN/btrfs`).
 pub(crate) fn for_user(hint: &str, state: &Path, store: &str) -> String {
     let state = state.display().to_string();
     let way = |way: &str| match (way.contains(&state), way.split_once(LAST)) {
         (false, _) => way.to_owned(),
         (true, Some((before, _))) => {
-            format!("{before}{LAST}, as root, while no helper runs: `ahd --forget-store {store}`")
+            format!(
+                "{before}{LAST}, as root, while no helper runs: `ahd --forget-store {store}`, with which all else that is kept there goes, branches too"
+            )
         }
         (true, None) => format!("as root: {way}"),
     };
@@ -38,8 +40,8 @@ mod tests {
 
     #[test]
     fn what_is_roots_to_do_is_said_to_be() {
-        let of = |hint: &str| for_user(hint, Path::new("/var/lib/ahd"), "7/abc");
-        let forget = "if they are lost for good, as root, while no helper runs: `ahd --forget-store 7/abc`";
+        let of = |hint: &str| for_user(hint, Path::new("/var/lib/ahd"), "7/abc/btrfs");
+        let forget = "if they are lost for good, as root, while no helper runs: `ahd --forget-store 7/abc/btrfs`, with which all else that is kept there goes, branches too";
         assert_eq!(of("mount it; or swap off"), "mount it; or swap off");
         let lost = "if they are lost for good, forget them: rm '/var/lib/ahd/stores/7/abc/btrfs/elsewhere'";
         assert_eq!(of(&format!("mount it; or, {lost}")), format!("mount it; or, {forget}"));

@@ -110,12 +110,12 @@ pub fn stores(options: &Options) -> Result<Vec<Held>> {
     stores::all(&keeper(options)?)
 }
 
-/// Removes all that is kept for a user under a token, as far as it can be looked for. No helper may be at work.
+/// Removes all that is kept for a user under a token, by all providers or by that one, as far as it can be looked for. No helper may be at work.
 ///
 /// # Errors
 /// `NotFound`; `Busy` while something of it is in use; the provider's.
-pub fn forget_store(options: &Options, uid: u32, token: &str) -> Result<Forgotten> {
-    stores::forget(&keeper(options)?, uid, token)
+pub fn forget_store(options: &Options, uid: u32, token: &str, provider: Option<&str>) -> Result<Forgotten> {
+    stores::forget(&keeper(options)?, uid, token, provider)
 }
 
 /// The helper's state, configuration and providers, for this process alone.

@@ -15,17 +15,18 @@ ahd - the privileged helper of ah: serves providers that need root to ordinary u
 
 usage: ahd [--socket PATH] [--state DIR] [--config FILE] [--provider-dir DIR]...
        ahd --stores [--state DIR] [--provider-dir DIR]...
-       ahd --forget-store UID/TOKEN [--state DIR] [--provider-dir DIR]...
+       ahd --forget-store UID/TOKEN[/PROVIDER] [--state DIR] [--provider-dir DIR]...
 
   --socket PATH       where to listen (default /run/ahd/ahd.sock), unless systemd hands over a socket
   --state DIR         root's own folder for what it keeps (default /var/lib/ahd)
   --config FILE       what it allows (default CONFIG)
   --provider-dir DIR  where provider libraries are, instead of the system's folders
   --stores            lists what is kept for whom, while no ahd is running (systemctl stop ahd.socket ahd.service)
-  --forget-store UID/TOKEN
-                      removes all that is kept there: snapshots whose user has lost what ~/.ah knew of them; those
-                      on a disk that is not mounted, or in a pool that is not imported, stay there, and are
-                      known to nobody then (a branch there keeps all of it)
+  --forget-store UID/TOKEN[/PROVIDER]
+                      removes all that is kept there, by all providers or by that one, branches too: snapshots
+                      whose user has lost what ~/.ah knew of them; those on a disk that is not mounted, or in a
+                      pool that is not imported, stay there, and are known to nobody then (a branch there keeps
+                      all of it)
   --version, --help
 
 CONFIG is JSON, read at the start; it need not be there, and a name in it that is not known is an error:
@@ -75,7 +76,11 @@ enum Wanted {
     #[default]
     Serve,
     Stores,
-    Forget(u32, String),
+    Forget {
+        uid: u32,
+        token: String,
+        provider: Option<String>,
+    },
 }
 
 fn start() -> Result<Option<Infallible>> {
@@ -107,9 +112,15 @@ fn start() -> Result<Option<Infallible>> {
             Some("--stores") => wanted = Wanted::Stores,
             Some("--forget-store") => {
                 let text = value()?;
-                let store = text.to_str().and_then(|text| text.split_once('/'));
-                let store = store.and_then(|(uid, token)| Some(Wanted::Forget(uid.parse().ok()?, token.to_owned())));
-                let wrong = || Error::new(ErrorKind::InvalidArgument, "--forget-store needs UID/TOKEN");
+                let store = text.to_str().and_then(|text| text.split_once('/')).and_then(|(uid, rest)| {
+                    let (token, provider) = match rest.split_once('/') {
+                        Some((token, provider)) => (token, Some(provider.to_owned())),
+                        None => (rest, None),
+                    };
+                    Some(Wanted::Forget { uid: uid.parse().ok()?, token: token.to_owned(), provider })
+                });
+                let message = "--forget-store needs UID/TOKEN or UID/TOKEN/PROVIDER";
+                let wrong = || Error::new(ErrorKind::InvalidArgument, message);
                 wanted = store.ok_or_else(|| wrong().with_hint("ahd --stores lists them"))?;
             }
             Some("--version") => {
@@ -136,9 +147,9 @@ fn start() -> Result<Option<Infallible>> {
                 eprintln!("ahd: nothing is kept for anybody");
             }
         }
-        Wanted::Forget(uid, token) => {
-            let forgotten = ah_helper::forget_store(&options, uid, &token)?;
-            println!("{uid}/{token} is forgotten, with {}", text::count(forgotten.snapshots, "snapshot", "snapshots"));
+        Wanted::Forget { uid, token, provider } => {
+            let forgotten = ah_helper::forget_store(&options, uid, &token, provider.as_deref())?;
+            println!("{} is forgotten, with {}", forgotten.store, forgotten.what());
             for error in &forgotten.unseen {
                 complain(&format!(
                     "ahd: what is kept elsewhere stays, and goes by the filesystem's own command alone: {error}"

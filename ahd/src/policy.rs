@@ -143,7 +143,7 @@ impl Guarded<'_> {
 
     fn advice(&self, place: &Place<'_>, hint: &str) -> String {
         let token = owned::token(place.store, self.peer).unwrap_or_else(|_| "TOKEN".to_owned());
-        advice::for_user(hint, self.keeper.state.path(), &format!("{}/{token}", self.peer.uid))
+        advice::for_user(hint, self.keeper.state.path(), &format!("{}/{token}/{}", self.peer.uid, self.served.name))
     }
 
     fn key(&self, place: &Place<'_>) -> Result<StoreKey> {

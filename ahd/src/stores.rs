@@ -74,7 +74,9 @@ pub(crate) fn all(keeper: &Keeper) -> Result<Vec<Held>> {
             let list = served.provider.list(&Place::new(&store), &ListRequest::default(), &Context::quiet())?;
             Ok((list.len(), list.iter().map(|snapshot| snapshot.created).max()))
         });
-        let shown = keeper.records.find(|record| record.uid == key.uid && record.token == key.token).len();
+        let is_its =
+            |record: &Record| (record.uid, &record.token, &record.provider) == (key.uid, &key.token, &key.provider);
+        let shown = keeper.records.find(is_its).len();
         held.push(Held { uid: key.uid, token: key.token, provider: key.provider, snapshots, shown });
     }
     Ok(held)
@@ -188,27 +190,43 @@ fn is_of_lost(keeper: &Keeper, record: &Record, error: &Error, cx: &Context<'_>)
 /// What was done with a store that was to be forgotten.
 #[derive(Debug)]
 pub struct Forgotten {
+    /// What it is called: `65534/TOKEN`, or `65534/TOKEN/btrfs` where it was that provider's alone.
+    pub store: String,
     /// How many snapshots were removed.
     pub snapshots: usize,
+    /// How many branches were.
+    pub branches: usize,
     /// Why some could not be looked for: they stay where they are, and belong to nobody.
     pub unseen: Vec<Error>,
 }
 
-/// Removes all that is kept for `uid` under `token`, views and branches too; of the snapshots those that can be looked for.
-pub(crate) fn forget(keeper: &Keeper, uid: u32, token: &str) -> Result<Forgotten> {
-    let missing =
-        || Error::new(ErrorKind::NotFound, format!("there is no store {uid}/{token}")).with_hint("ahd --stores");
+impl Forgotten {
+    /// `3 snapshots and 1 branch`.
+    #[must_use]
+    pub fn what(&self) -> String {
+        let snapshots = text::count(self.snapshots, "snapshot", "snapshots");
+        match self.branches {
+            0 => snapshots,
+            branches => format!("{snapshots} and {}", text::count(branches, "branch", "branches")),
+        }
+    }
+}
+
+/// Removes all that is kept for `uid` under `token`, by all providers or by that one, views and branches too; of the snapshots those that can be looked for.
+pub(crate) fn forget(keeper: &Keeper, uid: u32, token: &str, provider: Option<&str>) -> Result<Forgotten> {
+    let name = provider.map_or_else(|| format!("{uid}/{token}"), |provider| format!("{uid}/{token}/{provider}"));
+    let missing = || Error::new(ErrorKind::NotFound, format!("there is no store {name}")).with_hint("ahd --stores");
+    let is_meant = |of: &ProviderName| provider.is_none_or(|provider| of.as_str() == provider);
     if !is_token(token) {
         return Err(missing());
     }
-    let keys: Vec<StoreKey> =
-        keeper.state.stores()?.into_iter().filter(|key| key.uid == uid && key.token == token).collect();
+    let mut keys = keeper.state.stores()?;
+    keys.retain(|key| key.uid == uid && key.token == token && is_meant(&key.provider));
     if keys.is_empty() {
         return Err(missing());
     }
     if let Some(path) = unaccounted(keeper)? {
-        let message =
-            format!("nobody knows of which store {} is; it may be {uid}/{token}, which stays", path.display());
+        let message = format!("nobody knows of which store {} is; it may be {name}, which stays", path.display());
         return Err(Error::new(ErrorKind::DataLoss, message).with_hint(format!(
             "look at it; once nothing of it is needed, remove {}, then repeat this",
             path.display()
@@ -216,7 +234,9 @@ pub(crate) fn forget(keeper: &Keeper, uid: u32, token: &str) -> Result<Forgotten
     }
     let heard = Warnings::default();
     let cx = Context::new(&heard);
-    for record in keeper.records.find(|record| record.uid == uid && record.token == token) {
+    let is_its = |record: &Record| record.uid == uid && record.token == token && is_meant(&record.provider);
+    let mut branches = 0;
+    for record in keeper.records.find(is_its) {
         let _claim = keeper.records.claim(&record.id)?;
         match keeper.take_down(&record, &cx) {
             // What the provider has written down of a view is where its snapshot is, which cannot be looked for either, or goes with the store.
@@ -229,6 +249,7 @@ pub(crate) fn forget(keeper: &Keeper, uid: u32, token: &str) -> Result<Forgotten
             }
             taken => taken?,
         }
+        branches += usize::from(record.made == Made::Clone && record.is_whole());
     }
     let (mut count, mut unseen) = (0, Vec::new());
     for key in &keys {
@@ -257,17 +278,18 @@ pub(crate) fn forget(keeper: &Keeper, uid: u32, token: &str) -> Result<Forgotten
     }
     // What cannot be read is listed nowhere, and would be found by nobody without what is known of the store.
     if let Some(warning) = heard.first_beyond(&unseen) {
-        let message = format!("the store {uid}/{token} holds something that cannot be read, and stays: {warning}");
+        let message = format!("the store {name} holds something that cannot be read, and stays: {warning}");
         return Err(Error::new(ErrorKind::DataLoss, message));
     }
     for key in &keys {
         keeper.remove_store(key)?;
     }
-    let snapshots = text::count(count, "snapshot", "snapshots");
+    let forgotten = Forgotten { store: name, snapshots: count, branches, unseen };
     let without: String =
-        unseen.iter().map(|error| format!("; what cannot be looked for stays: {}", told(error))).collect();
-    keeper.audit.say(&format!("the administrator had the store {uid}/{token} forgotten: {snapshots}{without}"));
-    Ok(Forgotten { snapshots: count, unseen })
+        forgotten.unseen.iter().map(|error| format!("; what cannot be looked for stays: {}", told(error))).collect();
+    let (store, what) = (&forgotten.store, forgotten.what());
+    keeper.audit.say(&format!("the administrator had the store {store} forgotten: {what}{without}"));
+    Ok(forgotten)
 }
 
 /// What providers warn of.

@@ -229,7 +229,10 @@ fn a_disk_that_never_comes_back_is_forgotten_and_whose_snapshots_it_had_hears_wh
             assert_eq!(kind, ErrorKind::FailedPrecondition);
             assert!(hint.starts_with("mount that filesystem where it was"), "{hint}");
             // What only root can get at is root's to do, by what asks for nothing else.
-            assert!(hint.contains(&format!("as root, while no helper runs: `ahd --forget-store {name}`")), "{hint}");
+            assert!(
+                hint.contains(&format!("as root, while no helper runs: `ahd --forget-store {name}/btrfs`")),
+                "{hint}"
+            );
             assert!(!hint.contains("/state/") && !hint.contains("rm '"), "{hint}");
         }
     });
@@ -237,6 +240,54 @@ fn a_disk_that_never_comes_back_is_forgotten_and_whose_snapshots_it_had_hears_wh
     let (status, said) = daemon.command(&["--forget-store", &name]);
     assert!(status && said.contains("is forgotten, with 0 snapshots") && said.contains("cannot be reached"), "{said}");
     assert!(!daemon.state(&format!("stores/{ALICE}")).contains(&token) && daemon.state("records").is_empty());
+}
+
+/// Alice's directories, in one of which is a snapshot on a disk, and what else is kept for that workspace is here: a snapshot and a branch with work in it.
+fn on_a_disk_and_here(daemon: &Daemon, disk: &Disk) -> Home {
+    let (there, here) = (Home::make(disk.at().join("u"), ALICE), daemon.home(ALICE));
+    as_user(ALICE, || {
+        let open = Open { workspace: Dir::open(there.at("w")).unwrap(), ..here.open() };
+        open.snapshot(&*daemon.named("btrfs_ahd"), "far").unwrap();
+        let near = here.open().snapshot(&*daemon.provider(), "near").unwrap().reference;
+        here.open().fork(&*daemon.provider(), &near, "c").unwrap();
+        fs::write(here.at("target/c/WORK"), "mine").unwrap();
+    });
+    here
+}
+
+#[test]
+fn what_is_advised_for_a_lost_disk_forgets_nothing_of_other_providers() {
+    if !is_root() {
+        return;
+    }
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let mut daemon = Daemon::with(TWO_STORES, &["copies", "btrfs"], &[]);
+    let here = on_a_disk_and_here(&daemon, &disk);
+    let name = format!("{ALICE}/{}", fs::read_to_string(here.at("store/ahd-token")).unwrap());
+    ah_test_disks::unmount(disk.at());
+    daemon.restart();
+    let hint = as_user(ALICE, || here.open().list(&*daemon.named("btrfs_ahd")).unwrap_err().hint.unwrap());
+    assert!(hint.contains("branches too"), "{hint}");
+    daemon.kill();
+    let (_, said) = daemon.command(&["--stores"]);
+    assert!(said.contains(&format!("{name}  copies  1 snapshot, ")), "{said}");
+    assert_eq!(said.matches("1 view or branch").count(), 1, "{said}");
+    for wrong in ["zfs", "", "../copies", "copies/"] {
+        let (status, said) = daemon.command(&["--forget-store", &format!("{name}/{wrong}")]);
+        assert!(!status && said.contains("hint: ahd --stores"), "{said}");
+    }
+    let advised: Vec<&str> = hint.split('`').nth(1).unwrap().split(' ').skip(1).collect();
+    let (status, said) = daemon.command(&advised);
+    assert!(status && said.contains("is forgotten, with 0 snapshots\n"), "{said}");
+    daemon.run().unwrap();
+    as_user(ALICE, || {
+        assert_eq!(here.open().list(&*daemon.provider()).unwrap().len(), 1);
+        assert_eq!(fs::read_to_string(here.at("target/c/WORK")).unwrap(), "mine");
+        assert!(here.open().list(&*daemon.named("btrfs_ahd")).unwrap().is_empty());
+    });
+    daemon.kill();
+    let (status, said) = daemon.command(&["--forget-store", &name]);
+    assert!(status && said.contains("is forgotten, with 1 snapshot and 1 branch\n"), "{said}");
 }
 
 #[test]

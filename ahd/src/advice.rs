@@ -20,6 +20,12 @@ pub(crate) fn for_user(hint: &str, state: &Path, store: &str) -> String {
     hint.split("; ").map(way).collect::<Vec<_>>().join("; ")
 }
 
+/// A hint without the last way and what comes after it.
+pub(crate) fn without_last(hint: &str) -> Option<String> {
+    let rest: Vec<&str> = hint.split("; ").take_while(|way| !way.contains(LAST)).collect();
+    (!rest.is_empty()).then(|| rest.join("; "))
+}
+
 /// A remedy without the advice to set up the helper, which is there.
 pub(crate) fn without_helper(remedy: &str) -> Option<String> {
     let rest: Vec<&str> = remedy.split(", or ").filter(|way| !way.contains("`ahd`")).collect();
@@ -46,6 +52,11 @@ mod tests {
         let lost = "if they are lost for good, forget them: rm '/var/lib/ahd/stores/7/abc/btrfs/elsewhere'";
         assert_eq!(of(&format!("mount it; or, {lost}")), format!("mount it; or, {forget}"));
         assert_eq!(of(lost), forget);
+        assert_eq!(
+            without_last(&format!("mount it; or swap off; or, {lost}; it")),
+            Some("mount it; or swap off".to_owned())
+        );
+        assert_eq!(without_last(lost), None);
         // Also where the first way leads there.
         let both = of(&format!("move it to /var/lib/ahd/stores/7/abc/btrfs/depot; or, {lost}"));
         assert_eq!(both, format!("as root: move it to /var/lib/ahd/stores/7/abc/btrfs/depot; or, {forget}"));

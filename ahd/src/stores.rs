@@ -14,6 +14,7 @@ use ah_plugin_api::{
 };
 
 use crate::accounts;
+use crate::advice;
 use crate::audit::told;
 use crate::keeper::{self, Keeper, Served, StoreKey};
 use crate::owned::is_token;
@@ -236,7 +237,11 @@ pub(crate) fn forget(keeper: &Keeper, uid: u32, token: &str, provider: Option<&s
     let cx = Context::new(&heard);
     let is_its = |record: &Record| record.uid == uid && record.token == token && is_meant(&record.provider);
     let mut branches = 0;
-    for record in keeper.records.find(is_its) {
+    let mut records = keeper.records.find(is_its);
+    // Those first that may be a reason to refuse, before anything is gone.
+    let is_seen = |record: &Record| record.source.as_ref().is_none_or(|source| source.path().is_dir());
+    records.sort_by_key(|record| record.made == Made::View || is_seen(record));
+    for record in records {
         let _claim = keeper.records.claim(&record.id)?;
         match keeper.take_down(&record, &cx) {
             // What the provider has written down of a view is where its snapshot is, which cannot be looked for either, or goes with the store.
@@ -246,6 +251,17 @@ pub(crate) fn forget(keeper: &Keeper, uid: u32, token: &str, provider: Option<&s
                     && is_of_lost(keeper, &record, &error, &cx) =>
             {
                 keeper.records.remove(&record.id)?;
+            }
+            // The provider's last advice is to forget what is lost, by which nobody would know of the branch any more.
+            Err(error) if record.made == Made::Clone && is_of_lost(keeper, &record, &error, &cx) => {
+                let place = record.place();
+                let message = format!(
+                    "{}; the branch at {} is on that disk, and nothing is forgotten",
+                    error.message,
+                    place.display()
+                );
+                let hint = error.hint.as_deref().and_then(advice::without_last);
+                return Err(Error { message, hint, ..error });
             }
             taken => taken?,
         }

@@ -291,6 +291,35 @@ fn what_is_advised_for_a_lost_disk_forgets_nothing_of_other_providers() {
 }
 
 #[test]
+fn while_a_branch_is_on_a_lost_disk_nothing_is_forgotten_and_nobody_is_told_how_to_lose_it() {
+    if !is_root() {
+        return;
+    }
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let mut daemon = Daemon::with(TWO_STORES, &["copies", "btrfs"], &[]);
+    let here = on_a_disk_and_here(&daemon, &disk);
+    as_user(ALICE, || {
+        let (provider, open) = (daemon.named("btrfs_ahd"), here.open());
+        let far = open.list(&*provider).unwrap()[0].reference.clone();
+        open.fork(&*provider, &far, "far").unwrap();
+    });
+    let name = format!("{ALICE}/{}", fs::read_to_string(here.at("store/ahd-token")).unwrap());
+    daemon.kill();
+    ah_test_disks::unmount(&here.at("target/far"));
+    ah_test_disks::unmount(disk.at());
+    for store in [name.clone(), format!("{name}/btrfs")] {
+        let (status, said) = daemon.command(&["--forget-store", &store]);
+        let told =
+            format!("the branch at {} is on that disk, and nothing is forgotten", here.at("target/far").display());
+        assert!(!status && said.contains(&told), "{said}");
+        assert!(said.contains("hint: mount that filesystem where it was"), "{said}");
+        assert!(!said.contains("rm ") && !said.contains("lost for good"), "{said}");
+        assert_eq!(daemon.state("records").iter().filter(|name| name.ends_with(".json")).count(), 2);
+        assert_eq!(fs::read_to_string(here.at("target/c/WORK")).unwrap(), "mine");
+    }
+}
+
+#[test]
 fn what_a_user_calls_their_folders_moves_no_cursor_of_the_administrators() {
     if !is_root() {
         return;

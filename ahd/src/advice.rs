@@ -26,10 +26,22 @@ pub(crate) fn without_last(hint: &str) -> Option<String> {
     (!rest.is_empty()).then(|| rest.join("; "))
 }
 
-/// A remedy without the advice to set up the helper, which is there.
+/// A remedy without the advice to set up the helper, or to use it: it is there.
 pub(crate) fn without_helper(remedy: &str) -> Option<String> {
-    let rest: Vec<&str> = remedy.split(", or ").filter(|way| !way.contains("`ahd`")).collect();
-    (!rest.is_empty()).then(|| rest.join(", or "))
+    let mut rest = String::new();
+    let mut join = "";
+    let mut ways = remedy;
+    loop {
+        let next = [", or ", "; or "].iter().filter_map(|join| Some((ways.find(join)?, *join))).min();
+        let way = next.map_or(ways, |(at, _)| &ways[..at]);
+        if !way.contains("`ahd`") && !way.contains("the helper, ahd") {
+            rest.push_str(if rest.is_empty() { "" } else { join });
+            rest.push_str(way);
+        }
+        let Some((at, next)) = next else { break };
+        (join, ways) = (next, &ways[at + next.len()..]);
+    }
+    (!rest.is_empty()).then_some(rest)
 }
 
 #[cfg(test)]
@@ -42,6 +54,15 @@ mod tests {
         assert_eq!(of("a, or b"), Some("a, or b".to_owned()));
         assert_eq!(of("mount it, or let the administrator set up `ahd`, which does it"), Some("mount it".to_owned()));
         assert_eq!(of("let the administrator set up `ahd`"), None);
+        assert_eq!(
+            of("as root: zfs allow me POOL; or use the helper, ahd"),
+            Some("as root: zfs allow me POOL".to_owned())
+        );
+        assert_eq!(of("use the helper, ahd, or run this as root"), Some("run this as root".to_owned()));
+        assert_eq!(of("a, or b; or c, or d"), Some("a, or b; or c, or d".to_owned()));
+        // What else is its is no advice to set it up.
+        let own = "{} in ahd.conf, and ahd started anew (`systemctl restart ahd`); or make it one";
+        assert_eq!(of(own), Some(own.to_owned()));
     }
 
     #[test]

@@ -137,13 +137,16 @@ impl Guarded<'_> {
 
     /// An error whose advice is for the caller.
     fn advised(&self, place: &Place<'_>, mut error: Error) -> Error {
-        error.hint = error.hint.map(|hint| self.advice(place, &hint));
+        error.hint = error.hint.and_then(|hint| self.advice(place, &hint));
         error
     }
 
-    fn advice(&self, place: &Place<'_>, hint: &str) -> String {
+    /// An advice of a provider's as it is for the caller, if anything is left of it.
+    fn advice(&self, place: &Place<'_>, hint: &str) -> Option<String> {
+        let hint = advice::without_helper(hint)?;
         let token = owned::token(place.store, self.peer).unwrap_or_else(|_| "TOKEN".to_owned());
-        advice::for_user(hint, self.keeper.state.path(), &format!("{}/{token}/{}", self.peer.uid, self.served.name))
+        let store = format!("{}/{token}/{}", self.peer.uid, self.served.name);
+        Some(advice::for_user(&hint, self.keeper.state.path(), &store))
     }
 
     fn key(&self, place: &Place<'_>) -> Result<StoreKey> {
@@ -276,8 +279,7 @@ impl Provider for Guarded<'_> {
             let inner = Place::new(&store).with_workspace(&workspace.dir);
             let mut probe = self.served.provider.probe(&inner, request, cx)?;
             probe.convertible = None;
-            probe.remedy = probe.remedy.and_then(|remedy| advice::without_helper(&remedy));
-            probe.remedy = probe.remedy.map(|remedy| self.advice(place, &remedy));
+            probe.remedy = probe.remedy.and_then(|remedy| self.advice(place, &remedy));
             if !probe.usable {
                 return Ok(probe);
             }

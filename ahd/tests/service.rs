@@ -415,6 +415,10 @@ fn the_helper_does_not_advise_to_set_it_up() {
             let open = Open { workspace: Dir::open(workspace).unwrap(), ..here.open() };
             let probe = open.probe(&*daemon.named("btrfs_ahd")).unwrap();
             assert!(!probe.usable && probe.reason.contains("no place for snapshots"), "{probe:?}");
+            // An error has an advice as well.
+            let error = open.snapshot(&*daemon.named("btrfs_ahd"), "one").unwrap_err();
+            let hint = error.hint.unwrap_or_default();
+            assert!(error.message.contains("no place for snapshots") && !hint.contains("ahd"), "{hint}");
             probe.remedy.unwrap_or_default()
         })
     };

@@ -168,7 +168,7 @@ impl State {
 /// Takes the lock of a state folder.
 ///
 /// A process that was killed holds it until its last thread has ended, and one that a user has had wait in a directory of theirs may never end. Such a
-/// process does nothing any more: its lock is set aside.
+/// process does nothing any more: another file takes the place of its lock, once that is made, so that there is a lock also where there is no room for one.
 fn lock(root: &Path) -> Result<File> {
     let failed = |e: std::io::Error| Error::from_io(format!("cannot lock {}", root.display()), &e);
     let open = |name: &str| {
@@ -183,9 +183,15 @@ fn lock(root: &Path) -> Result<File> {
     let mut file = open("lock")?;
     if !take(&file) {
         let free = holder(&mut file).map_err(failed)?.is_some_and(is_dying) && {
-            std::fs::rename(root.join("lock"), root.join("lock.old")).map_err(failed)?;
-            file = open("lock")?;
-            take(&file)
+            // One that was made, and did not get there, may be somebody's who is dying.
+            match std::fs::remove_file(root.join("lock.new")) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(failed(e)),
+                _ => file = open("lock.new")?,
+            }
+            take(&file) && {
+                std::fs::rename(root.join("lock.new"), root.join("lock")).map_err(failed)?;
+                true
+            }
         };
         if !free {
             let message = format!("another ahd works on {}", root.display());
@@ -266,5 +272,43 @@ mod tests {
         ended.wait().unwrap();
         assert!(!is_dying(std::process::id()) && !is_dying(0));
         lock(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn a_lock_that_cannot_be_set_aside_as_the_disk_is_full_stays_and_is_taken_once_it_is_free() {
+        if !rustix::process::geteuid().is_root() {
+            assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: needs root");
+            return;
+        }
+        let base = tempfile::tempdir().unwrap();
+        let dir = base.path().join("small");
+        std::fs::create_dir(&dir).unwrap();
+        let options = Some("size=64k,nr_inodes=8");
+        nix::mount::mount(Some("none"), &dir, Some("tmpfs"), nix::mount::MsFlags::empty(), options).unwrap();
+        let _mounted = Mounted(dir.clone());
+        let held = lock(&dir).unwrap();
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        while !is_dying(ended.id()) {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        held.set_len(0).unwrap();
+        held.write_all_at(ended.id().to_string().as_bytes(), 0).unwrap();
+        // As many files as there is room for.
+        while File::create(dir.join(format!("of-others-{}", std::fs::read_dir(&dir).unwrap().count()))).is_ok() {}
+        for _ in 0..2 {
+            assert_eq!(lock(&dir).unwrap_err().kind, ErrorKind::ResourceExhausted);
+        }
+        drop(held);
+        ended.wait().unwrap();
+        lock(&dir).unwrap();
+    }
+
+    /// Unmounted also when a test fails.
+    struct Mounted(PathBuf);
+
+    impl Drop for Mounted {
+        fn drop(&mut self) {
+            let _ = nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH);
+        }
     }
 }

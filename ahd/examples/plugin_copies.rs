@@ -76,6 +76,14 @@ fn refuse_elsewhere(place: &Place<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Refuses where a test says that nobody can look for anything in a store.
+fn refuse_nowhere(place: &Place<'_>) -> Result<()> {
+    if real(place.store)?.join("nowhere").exists() {
+        return Err(Error::new(ErrorKind::FailedPrecondition, "the disk of all is not there").with_hint("plug it in"));
+    }
+    Ok(())
+}
+
 /// Refuses what a test says that there is no room for, and names the place, as providers do.
 fn refuse_full(tree: &Path, path: &Path) -> Result<()> {
     if tree.join("no-room").exists() {
@@ -172,6 +180,7 @@ impl Provider for Copies {
     }
 
     fn list(&self, place: &Place<'_>, request: &ListRequest, _cx: &Context<'_>) -> Result<Vec<Snapshot>> {
+        refuse_nowhere(place)?;
         if !request.partial {
             refuse_elsewhere(place)?;
         }
@@ -215,7 +224,8 @@ impl Provider for Copies {
         Ok(View { path: tree, reference: Reference::new("view")?, read_only_mount: true })
     }
 
-    fn unmount(&self, _place: &Place<'_>, _request: &UnmountRequest, _cx: &Context<'_>) -> Result<Done> {
+    fn unmount(&self, place: &Place<'_>, _request: &UnmountRequest, _cx: &Context<'_>) -> Result<Done> {
+        refuse_nowhere(place)?;
         Ok(Done {})
     }
 

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use ah_plugin_api::{
     Context, DestroyRequest, Dir, Error, ErrorKind, ListRequest, LogLevel, Observer, Place, Provider, ProviderName,
-    ReclaimRequest, Reclaimed, Result, Timestamp, text,
+    ReclaimRequest, Reclaimed, Result, Snapshot, Timestamp, text,
 };
 
 use crate::accounts;
@@ -180,12 +180,15 @@ fn is_same(one: &Error, other: &Error) -> bool {
 
 /// Whether an error says of a record's store what its list says, which is that some of it cannot be looked for.
 fn is_of_lost(keeper: &Keeper, record: &Record, error: &Error, cx: &Context<'_>) -> bool {
+    let is_it = |lost: Error| lost.kind == ErrorKind::FailedPrecondition && is_same(error, &lost);
+    listed(keeper, record, false, cx).is_err_and(is_it)
+}
+
+/// What a record's store lists.
+fn listed(keeper: &Keeper, record: &Record, partial: bool, cx: &Context<'_>) -> Result<Vec<Snapshot>> {
     let key = StoreKey { uid: record.uid, token: record.token.clone(), provider: record.provider.clone() };
-    let listed = keeper.provider(&key.provider).and_then(|served| {
-        let store = open(keeper, &key)?;
-        served.provider.list(&Place::new(&store), &ListRequest::default(), cx)
-    });
-    listed.is_err_and(|lost| lost.kind == ErrorKind::FailedPrecondition && is_same(error, &lost))
+    let (served, store) = (keeper.provider(&key.provider)?, open(keeper, &key)?);
+    served.provider.list(&Place::new(&store), &ListRequest { partial }, cx)
 }
 
 /// What was done with a store that was to be forgotten.
@@ -244,11 +247,13 @@ pub(crate) fn forget(keeper: &Keeper, uid: u32, token: &str, provider: Option<&s
     for record in records {
         let _claim = keeper.records.claim(&record.id)?;
         match keeper.take_down(&record, &cx) {
-            // What the provider has written down of a view is where its snapshot is, which cannot be looked for either, or goes with the store.
+            // What the provider has written down of a view is where its snapshot is, which cannot be looked for either, or goes with the store:
+            // which stays where nothing of it can be listed.
             Err(error)
                 if record.made == Made::View
                     && !keeper::stands(&record)?
-                    && is_of_lost(keeper, &record, &error, &cx) =>
+                    && is_of_lost(keeper, &record, &error, &cx)
+                    && listed(keeper, &record, true, &cx).is_ok() =>
             {
                 keeper.records.remove(&record.id)?;
             }

@@ -320,6 +320,32 @@ fn while_a_branch_is_on_a_lost_disk_nothing_is_forgotten_and_nobody_is_told_how_
 }
 
 #[test]
+fn of_a_store_that_is_not_forgotten_as_nobody_can_look_into_it_no_view_is_forgotten() {
+    if !is_root() {
+        return;
+    }
+    let mut daemon = Daemon::start(TWO_STORES);
+    let alice = daemon.home(ALICE);
+    as_user(ALICE, || {
+        let (provider, open) = (daemon.provider(), alice.open());
+        let one = open.snapshot(&*provider, "one").unwrap().reference;
+        open.mount(&*provider, &one, "v").unwrap();
+    });
+    let token = fs::read_to_string(alice.at("store/ahd-token")).unwrap();
+    daemon.kill();
+    ah_test_disks::unmount(&alice.at("target/v"));
+    let sign = daemon.base.path().join(format!("state/stores/{ALICE}/{token}/copies/nowhere"));
+    fs::write(&sign, "").unwrap();
+    let forget = || daemon.command(&["--forget-store", &format!("{ALICE}/{token}")]);
+    let (status, said) = forget();
+    assert!(!status && said.contains("the disk of all is not there"), "{said}");
+    assert_eq!(daemon.state("records").len(), 1);
+    fs::remove_file(sign).unwrap();
+    let (status, said) = forget();
+    assert!(status && daemon.state("records").is_empty(), "{said}");
+}
+
+#[test]
 fn what_a_user_calls_their_folders_moves_no_cursor_of_the_administrators() {
     if !is_root() {
         return;

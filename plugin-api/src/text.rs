@@ -67,7 +67,7 @@ pub fn line(text: &str) -> Cow<'_, str> {
     escaped(text, |_| false)
 }
 
-/// As [`line`], but what is to be kept stays as it is.
+/// As [`line()`], but what is to be kept stays as it is.
 pub fn escaped(text: &str, keep: impl Fn(char) -> bool) -> Cow<'_, str> {
     let bad = |c: char| misleads(c) && !keep(c);
     if !text.contains(bad) {

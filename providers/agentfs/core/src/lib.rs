@@ -31,7 +31,7 @@ mod workspace;
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-pub use engine::{Options, Report};
+pub use engine::{Options, Report, Restored};
 pub use error::{Error, Result};
 pub use types::{Allocate, Attr, DirEntry, Ino, Kind, Owner, ROOT, Rename, Seek, SetAttr, SetTime, StatFs, Time};
 pub use view::{Difference, Differences, SetXattr, View, Whole};

@@ -141,12 +141,12 @@ impl Workspace {
     }
 
     /// Has a store that is not open grow from another lower directory, where the one that it was made for was lost and brought back by copying: if that holds what is known
-    /// of the one from which a branch grew, to the names in it and the hashes of files that were taken. Gives the paths at which it does not, the root (empty) where
-    /// nothing is known; then all is as before. Branches show the copies; what a snapshot read below and is changed or copied since is [`Error::DataLoss`] in it still.
-    /// Costs listing all directories, and reading files.
+    /// of the one from which a branch grew, to the names in all its directories, owners and modes, and the hashes of files that were taken. Where too little is known, or something differs, all is as before
+    /// (see [`others`](crate::Restored::others)); files of which no hash was taken are counted. Branches show the copies; what snapshots read below is
+    /// [`Error::DataLoss`] in them still, and in those that are taken later. Costs listing all directories, and reading files.
     ///
     /// Errors: as [`Workspace::open`].
-    pub fn take_restored(store: &Path, lower: &Path, branch: BranchId) -> Result<Vec<Vec<u8>>> {
+    pub fn take_restored(store: &Path, lower: &Path, branch: BranchId) -> Result<engine::Restored> {
         engine::take_restored(store, lower, branch.0)
     }
 

@@ -47,6 +47,7 @@ pub use fsck::Report;
 pub(crate) use fsck::check;
 pub(crate) use pen::Pen;
 pub(crate) use remembered::Remembered;
+pub use restored::Restored;
 pub(crate) use restored::take_restored;
 use room::spend_reserve;
 

@@ -1,11 +1,12 @@
 //! Checks the tree of a home that is not served, for a person: what it finds is on stdout.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ah_agentfs::{BranchId, BranchInfo, Report, Workspace};
-use ah_plugin_api::{Dir, Error, ErrorKind, Result};
-use ah_provider_directory::look;
+use ah_plugin_api::{Dir, Error, ErrorKind, Result, text};
+use ah_provider_directory::look as look_at;
 
 use super::convert::{converted_of, shelf_of_converted};
 use super::opened::shelves;
@@ -38,7 +39,7 @@ pub fn fsck(home: &Path, repair: bool) -> Result<ExitCode> {
     })?;
     let tree = home.join(TREE);
     let lower = lower::find(&dir, &tree)?;
-    if lower.is_none() && look(&dir, TREE.as_bytes()).is_err() {
+    if lower.is_none() && look_at(&dir, TREE.as_bytes()).is_err() {
         return Err(Error::new(ErrorKind::NotFound, "nothing was kept here yet"));
     }
     let mut problems = Shelf::faults(&dir);
@@ -73,14 +74,16 @@ pub fn fsck(home: &Path, repair: bool) -> Result<ExitCode> {
     let note = Note::of(&dir);
     let damaged = [behind_of(&dir, converted.as_ref(), &note), note.map(drop)].map(Result::err);
     problems.extend(damaged.iter().flatten().map(|error| error.message.clone()));
-    let mut is_mended = report.repaired;
+    let (mut is_mended, mut look) = (report.repaired, false);
     if repair && !problems.is_empty() {
         is_mended &= mend(&dir, right, &mut problems)?;
         if lower.is_none() {
             is_mended &= mend_lower(&dir, &tree, converted.as_ref(), &mut problems)?;
         }
         if let (Some(there), Some((branch, _))) = (&restored, &converted) {
-            is_mended &= take_restored(&dir, &tree, there, branch.id, &mut problems)?;
+            let taken = take_restored(&dir, &tree, there, branch.id, &mut problems)?;
+            is_mended &= taken != Taken::No;
+            look |= taken == Taken::ByName;
         }
         let [behind, note] = damaged.map(|error| error.is_some());
         if behind {
@@ -98,6 +101,7 @@ pub fn fsck(home: &Path, repair: bool) -> Result<ExitCode> {
     let verdict = match (problems.is_empty(), repair, is_mended) {
         (true, ..) => "all is well",
         (_, false, _) => "nothing was changed; --repair mends what can be mended",
+        (_, true, true) if look => "it was mended, but for files that nobody could compare: look at these",
         (_, true, true) => "it was mended",
         (_, true, false) => "not all of it can be mended",
     };
@@ -133,38 +137,64 @@ fn mend_lower(home: &Dir, tree: &Path, converted: Option<&Converted>, problems: 
 }
 
 /// The directory that is beside a workspace's place and is another than lay behind that, if one is. Not in a copy of a home that is there, nor where the one that lay behind is somewhere
-/// that is known.
+/// that is known. What a link leads to is none.
 fn other_behind(home: &Dir, tree: &Path, at: &Path) -> Option<PathBuf> {
-    let is_other = |path: &Path| path.is_dir() && matches!(Workspace::may_be_of(tree, path), Ok(false));
-    let there = beside(at).filter(|there| is_other(there))?;
+    let there = beside(at).filter(|there| lower::is_another(tree, there))?;
     let is_found = lower::find(home, tree).ok()?.is_some_and(|lower| !lower::has_left(tree, &lower));
     let is_in_place = matches!(Workspace::may_be_of(tree, at), Ok(true));
     let path = home::path_of(home).ok()?;
     (!is_found && !is_in_place && home::original(home, &path).is_none()).then_some(there)
 }
 
-/// Has the tree grow from it, if it holds what is known of the one that lay behind. Gives whether it does.
-fn take_restored(home: &Dir, tree: &Path, there: &Path, branch: BranchId, problems: &mut Vec<String>) -> Result<bool> {
-    let others = Workspace::take_restored(tree, there, branch)
+/// What has become of a directory that was restored.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    No,
+    Yes,
+    /// Not all files in it could be compared.
+    ByName,
+}
+
+/// Has the tree grow from it, if it is the caller's and holds what is known of the one that lay behind.
+fn take_restored(home: &Dir, tree: &Path, there: &Path, branch: BranchId, problems: &mut Vec<String>) -> Result<Taken> {
+    if !there.symlink_metadata().is_ok_and(|at| at.uid() == rustix::process::geteuid().as_raw()) {
+        problems.push(format!("{} is another user's, and is not taken for what lay behind", there.display()));
+        return Ok(Taken::No);
+    }
+    let found = Workspace::take_restored(tree, there, branch)
         .map_err(|e| fail(format!("cannot compare {} with what is known", there.display()), &e))?;
-    if others.is_empty() {
+    if found.others.is_empty() {
+        lower::write(home, there)?;
         problems.push(format!(
-            "{} holds what is known of what lay behind, and is that from now on; what snapshots read there is lost to them still",
+            "{} holds what is known of what lay behind, and is that from now on; of what is read there, snapshots, those to come as well, have only the names: `ah agent fs convert --back`, then `ah agent fs convert`, makes those to come whole",
             there.display()
         ));
-        return lower::write(home, there).map(|()| true);
+        if found.by_name == 0 {
+            return Ok(Taken::Yes);
+        }
+        let number = text::count(found.by_name, "file was", "files were");
+        problems.push(format!(
+            "{number} compared by name only, as it is not known what they held: {}",
+            names(&found.named, found.by_name)
+        ));
+        return Ok(Taken::ByName);
     }
-    let named = others.iter().take(AT_A_GLANCE).map(|path| match path.as_slice() {
+    let number = text::count(found.others.len() as u64, "path is", "paths are");
+    problems.push(format!(
+        "{number} not known to be in it as what lay behind had them: {}; it is not taken for that",
+        names(&found.others, found.others.len() as u64)
+    ));
+    Ok(Taken::No)
+}
+
+/// The first of so many paths, the root as `.`.
+fn names(paths: &[Vec<u8>], total: u64) -> String {
+    let named = paths.iter().take(AT_A_GLANCE).map(|path| match path.as_slice() {
         [] => ".".to_owned(),
         path => String::from_utf8_lossy(path).into_owned(),
     });
-    let named = named.collect::<Vec<_>>().join(", ");
-    let more = if others.len() > AT_A_GLANCE { " …" } else { "" };
-    let number = ah_plugin_api::text::count(others.len() as u64, "path is", "paths are");
-    problems.push(format!(
-        "{number} not known to be in it as what lay behind had them: {named}{more}; it is not taken for that"
-    ));
-    Ok(false)
+    let more = if total > AT_A_GLANCE as u64 { " …" } else { "" };
+    named.collect::<Vec<_>>().join(", ") + more
 }
 
 /// Fails where what is written down of a workspace that lies behind is damaged, or is not what the tree says. While it is put there, it need not be there.

@@ -55,6 +55,12 @@ pub(super) fn has_left(tree: &Path, lower: &Path) -> bool {
     tree.exists() && (!lower.exists() || matches!(Workspace::may_be_of(tree, lower), Ok(false)))
 }
 
+/// Whether a directory is there, no link to one, and it is another than the one from which a tree grew.
+pub(super) fn is_another(tree: &Path, lower: &Path) -> bool {
+    let is_directory = lower.symlink_metadata().is_ok_and(|there| there.is_dir());
+    is_directory && matches!(Workspace::may_be_of(tree, lower), Ok(false))
+}
+
 /// Where a workspace is behind AgentFS, not mounted, and something else is in its place.
 pub(super) fn in_its_place(path: &Path) -> Error {
     let shown = text::shell(path.as_os_str());

@@ -7,6 +7,9 @@ use std::path::Path;
 
 use ah_plugin_api::{ChangedBelow, RelPath, text};
 
+use super::lower;
+use crate::home::TREE;
+
 /// So many are named on a timeline, and to a person at a glance.
 const NAMED: usize = 100;
 const AT_A_GLANCE: usize = 3;
@@ -44,7 +47,8 @@ pub(super) fn caution(lower: &Path) -> String {
 
 /// What a person should know of a branch of a home without what it grew from.
 pub(super) fn gone(lower: Option<&Path>, is_behind: bool, home: &Path) -> String {
-    let is_another = lower.is_some_and(Path::is_dir);
+    // The very one may be back since.
+    let is_another = lower.is_some_and(|lower| lower::is_another(&home.join(TREE), lower));
     let lower = lower.unwrap_or(Path::new("its place")).display();
     if is_behind && is_another {
         return format!(
@@ -62,11 +66,12 @@ pub(super) fn gone(lower: Option<&Path>, is_behind: bool, home: &Path) -> String
     )
 }
 
-/// What has what lies behind a workspace, and was restored or copied, taken for it. `home` is that of this service.
+/// What has what lies behind a workspace, and was restored or copied, taken for it. `home` is that of this service. What is typed later may find another process under its number, which is
+/// not ended: no other is told of this home.
 pub(super) fn restored(home: &Path) -> String {
     let home = text::shell(home.as_os_str());
     format!(
-        "once its service has ended, `kill -TERM {}`, `ah-agentfsd --fsck {home} --repair` takes it if it holds what is known of that",
+        "once its service has ended, `grep -zxqF -- {home} /proc/{0}/cmdline && kill -TERM {0}`, `ah-agentfsd --fsck {home} --repair` takes it if it holds what is known of that",
         std::process::id()
     )
 }

@@ -160,7 +160,13 @@ impl Engine {
                         "`umount {}` takes away what is left of it, then repeat",
                         text::shell(root.as_os_str())
                     );
-                    let hint = if is_dead(&root) { left } else { place::way_out(&root) };
+                    let out = || {
+                        format!(
+                            "if its store was on another disk or in another AH_HOME, bring that back first; if that is gone, {}",
+                            place::way_out(&root)
+                        )
+                    };
+                    let hint = if is_dead(&root) { left } else { out() };
                     Error::new(ErrorKind::FailedPrecondition, message).with_hint(hint)
                 }
                 Ok(_) if !is_dead(&root) && holds_work(&root) => Error::new(ErrorKind::FailedPrecondition, message)

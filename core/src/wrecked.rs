@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use crate::branch::{is_id, text_of};
 use crate::notice::{Notice, NoticeKind};
 use crate::record::SnapshotKind;
+use crate::registry::Identity;
 use crate::restore::at::Tree;
 use crate::state::State;
 use crate::text;
@@ -140,19 +141,32 @@ pub(crate) fn holds_repositories(served: &Served) -> bool {
 }
 
 impl Workspace {
+    /// Writes down what lies behind it now. Where it cannot, whoever comes next does.
+    fn note_behind_anew(&self) {
+        if let Some(there) = self.record.behind().and_then(|path| Identity::of_path(&path)) {
+            let _ = self.engine.note_behind(&self.id, there);
+        }
+    }
+
     /// Tells of a repository that a snapshot knows and that is none any more, and of submodules that lost theirs; of one that is gone not once somebody took a snapshot without it.
     pub(crate) fn tell_of_wreck(&self, state: &State, workspace: &Dir) {
-        // It is where the rest is then, and comes back with that.
-        if self.record.lacks_behind() {
-            return;
-        }
-        let Some(wreck) = Wreck::of(workspace) else {
-            for submodule in Submodule::broken(workspace) {
+        let (lacks, wreck) = (self.record.lacks_behind(), Wreck::of(workspace));
+        let Some(wreck) = wreck else {
+            let submodules = Submodule::broken(workspace);
+            // What lies behind was restored and taken for what it was: nothing is missing for lack of that.
+            if lacks && submodules.is_empty() {
+                self.note_behind_anew();
+            }
+            for submodule in submodules.into_iter().filter(|_| !lacks) {
                 let notice = Notice::new(NoticeKind::Other, submodule.told());
                 self.engine.notify(notice.with_hint(submodule.way_back(&self.root)));
             }
             return;
         };
+        // It is where the rest is then, and comes back with that.
+        if lacks {
+            return;
+        }
         let has_commit = |repository: &RepositoryState| repository.head.is_some();
         let known = state.snapshots.iter().rev().filter(|snapshot| snapshot.counts()).find_map(|snapshot| {
             match &snapshot.repository {

@@ -58,6 +58,7 @@ fn where_nothing_is_kept_of_a_workspace_it_is_said_how_it_comes_back() {
         bench.sh(&format!("rm -r {0} && mkdir {0}", home.display()));
         let refused = bench.ran(&root, &["status"]);
         assert!(refused.code == 4 && refused.stderr.contains("agentfs keeps nothing of it"), "{refused:?}");
+        assert!(refused.stderr.contains("in another AH_HOME, bring that back first"), "{refused:?}");
         bench.sh(refused.stderr.split('`').find(|said| said.contains("test -f ")).unwrap());
         assert_eq!((text(bench, "f"), text(bench, "mine")), ("one".into(), String::new()));
         is_open(bench);

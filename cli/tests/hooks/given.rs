@@ -1,11 +1,12 @@
 //! Prompts that are not given as others are: those that nobody typed, and those that are typed while the agent is at work.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::agent::{Agent, cat, settled, text, until};
+use crate::agent::{Agent, cat, folder, kinds, settled, text, until};
+use crate::held::hold;
 use crate::support::World;
 
 /// A real session: a prompt that has another one scheduled, and a minute later that one. In lines: 5, and 13 to 16.
@@ -95,6 +96,36 @@ fn what_is_typed_while_the_agent_is_at_work_has_a_moment_with_the_files_of_just_
     world.fs(["rm", text(typed, "snapshot"), "--force"]);
     let refused = world.run(["agent", "rewind", text(typed, "id"), "--files"]);
     assert!(refused.code != 0 && refused.stderr.contains("was removed"), "{refused:?}");
+}
+
+/// The folder of the only agent's session.
+fn session_folder(world: &World) -> PathBuf {
+    folder(world).join("sessions").join(text(&settled(world)[0], "session"))
+}
+
+#[test]
+fn who_cannot_tell_of_what_is_typed_meanwhile_tells_of_the_tool_and_the_next_call_of_both() {
+    let world = World::on_git();
+    fs::create_dir_all(world.path("home")).unwrap();
+    let agent = Agent::claude(&world, "s1");
+    world.write("f", "zero");
+    agent.start();
+    agent.prompt("One");
+    wrote(&agent, MEANWHILE, 6);
+    agent.writes("f", "one");
+    let folder = session_folder(&world);
+    let held = hold(&folder.join("meanwhile.lock"));
+    wrote(&agent, MEANWHILE, 10);
+    agent.writes("f", "two");
+    assert_eq!(kinds(&settled(&world)), ["session-start", "prompt", "tool", "tool"]);
+    drop(held);
+    // What is known of the last one cannot be read.
+    fs::create_dir(folder.join("meanwhile")).unwrap();
+    agent.stop();
+    let moments = settled(&world);
+    assert_eq!(kinds(&moments), ["session-start", "prompt", "tool", "tool", "prompt", "stop"], "{moments:#?}");
+    assert_eq!((text(&moments[4], "prompt"), &moments[4]["snapshot"]), ("Two please", &moments[3]["snapshot"]));
+    assert!(!world.path("state/logs/hooks.log").exists());
 }
 
 /// A copy bears the old lines, and what was said in them had its moments in the conversation that it was made of.

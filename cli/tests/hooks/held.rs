@@ -9,7 +9,7 @@ use crate::agent::{Agent, cat, folder, kinds, moments, nothing_waits, settled, t
 use crate::support::World;
 
 /// Holds a lock as another process would.
-fn hold(lock: &Path) -> nix::fcntl::Flock<fs::File> {
+pub(crate) fn hold(lock: &Path) -> nix::fcntl::Flock<fs::File> {
     let file = fs::File::options().append(true).create(true).open(lock).unwrap();
     nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockExclusive).unwrap()
 }

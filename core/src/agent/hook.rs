@@ -341,9 +341,9 @@ impl Call<'_> {
         let at = self.workspace.position_now(self.session, event.agent, self.transcript().as_deref());
         let (transcript, before, typed) =
             at.map_or_else(Default::default, |now| (Some(now.position), now.before, now.meanwhile));
-        let follows = self.meanwhile(typed)?;
-        // Behind that: a call beside this one that sees them no more finds them there.
-        if let Some(transcript) = &transcript {
+        let given = self.meanwhile(typed);
+        // Behind that: a call beside this one that sees them no more finds them there. Those that have no moment yet are seen again.
+        if let Some(transcript) = transcript.as_ref().filter(|_| given.is_some()) {
             self.workspace.note_position(self.session, transcript);
         }
         let new = NewMoment {
@@ -354,7 +354,7 @@ impl Call<'_> {
             sub_agent: event.subagent.as_ref().map(|sub| sub.id.clone()),
             transcript,
             before,
-            follows,
+            follows: given.unwrap_or_default(),
             checkpoint: event.checkpoint.clone(),
             recording: None,
             elsewhere: self.elsewhere(),

@@ -3,8 +3,10 @@
 //!
 //! In the session's folder, `meanwhile` is the last one that has its moment: of two calls at once each may see the same.
 
+use std::time::Duration;
+
 use ah_agents::transcript::Prompt;
-use ah_plugin_api::{Durability, Result, SnapshotId};
+use ah_plugin_api::{Durability, SnapshotId};
 
 use crate::agent::hook::Call;
 use crate::fsio;
@@ -12,18 +14,22 @@ use crate::lock::Lock;
 use crate::moments::{MomentKind, NewMoment, TranscriptPosition};
 use crate::session;
 
+/// So long another call is waited for that gives them their moments: the moment of this call is worth more.
+const WAIT: Duration = Duration::from_millis(100);
+
 impl Call<'_> {
-    /// Gives these their moments; those that it gave.
-    pub(super) fn meanwhile(&self, typed: Vec<Prompt>) -> Result<Vec<SnapshotId>> {
+    /// Gives these their moments; those that it gave. None: it could not, and the next call is to see them.
+    pub(super) fn meanwhile(&self, typed: Vec<Prompt>) -> Option<Vec<SnapshotId>> {
         let mut given = Vec::new();
         if typed.is_empty() {
-            return Ok(given);
+            return Some(given);
         }
         let folder = session::folder(&self.workspace.folder(), self.session);
         let settings = self.workspace.engine.settings();
-        let _lock = Lock::take(&folder.join("meanwhile.lock"), true, settings.patience_left(), &*settings.observer)?;
+        let patience = settings.patience_left().min(WAIT);
+        let _lock = Lock::take(&folder.join("meanwhile.lock"), true, patience, &*settings.observer).ok()?;
         let file = folder.join("meanwhile");
-        let bytes = fsio::read(&file)?;
+        let bytes = fsio::read(&file).ok().flatten();
         let last: Option<TranscriptPosition> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         let is_new = |prompt: &Prompt| {
             let same = last.as_ref().filter(|last| last.file == prompt.before.file);
@@ -37,9 +43,9 @@ impl Call<'_> {
                 meanwhile: true,
                 ..NewMoment::new(MomentKind::Prompt)
             };
-            given.push(self.workspace.add_moment_without_snapshot(self.session, new)?);
+            given.push(self.workspace.add_moment_without_snapshot(self.session, new).ok()?);
             let _ = fsio::replace(&file, &serde_json::to_vec(&before).unwrap_or_default(), Durability::Instant);
         }
-        Ok(given)
+        Some(given)
     }
 }

@@ -94,14 +94,16 @@ impl State {
 
     /// The snapshot that a moment had, if that was removed.
     pub(crate) fn lost_snapshot(&self, moment: &Moment) -> Option<SnapshotId> {
+        let is_one_before =
+            |other: &&Moment| other.session == moment.session && other.seq < moment.seq && other.record.is_an_agents();
+        let mut before = self.moments.iter().rev().filter(is_one_before);
+        // The one that it has its files from.
+        let moment = match moment.record.meanwhile {
+            true => before.find(|before| !before.record.meanwhile)?,
+            false => moment,
+        };
         if moment.record.snapshot.is_some() {
             return None;
-        }
-        if moment.record.meanwhile {
-            let before = |other: &&Moment| {
-                other.session == moment.session && other.seq < moment.seq && other.record.is_an_agents()
-            };
-            return self.moments.iter().rev().find(before).and_then(|before| self.lost_snapshot(before));
         }
         let said = self.events.iter().rev().find_map(|event| match &event.body {
             EventBody::MomentUpdate(update) if update.moment == moment.record.id => update.snapshot.clone(),
@@ -187,6 +189,39 @@ mod tests {
 
     fn at(secs: i64) -> Timestamp {
         Timestamp { secs, nanos: 0 }
+    }
+
+    /// Each has its files from the one before.
+    #[test]
+    fn what_a_long_row_of_prompts_typed_meanwhile_has_lost_is_that_of_the_moment_before_them_all() {
+        let event = |seq: u64, body: serde_json::Value| {
+            let body = serde_json::from_value(body).unwrap();
+            Event { seq, time: at(1), session: SessionName::main(), body }
+        };
+        let id = |number: u32| {
+            let letters = (0..12).map(|place| char::from(b'k' + (number >> place & 1) as u8));
+            letters.collect::<String>()
+        };
+        let tool = serde_json::json!({ "type": "moment", "id": id(0), "kind": "tool", "snapshot": "zzzzzzzzzzzz" });
+        let mut events = vec![event(1, tool)];
+        let mut number = 1;
+        events.extend((2..4000).map(|seq| {
+            number += 1;
+            let prompt = serde_json::json!({ "type": "moment", "id": id(number), "kind": "prompt", "meanwhile": true });
+            event(seq, prompt)
+        }));
+        let there = State::of(TimelineReport { events: events.clone(), ..TimelineReport::default() });
+        let last = there.moments.last().unwrap();
+        assert_eq!(
+            (last.record.snapshot.as_ref().map(SnapshotId::as_str), there.lost_snapshot(last)),
+            (Some("zzzzzzzzzzzz"), None)
+        );
+        let removed = serde_json::json!({ "type": "remove", "snapshots": ["zzzzzzzzzzzz"], "by": "rm" });
+        events.push(event(4000, removed));
+        let gone = State::of(TimelineReport { events, ..TimelineReport::default() });
+        let lost = std::thread::Builder::new().stack_size(256 << 10);
+        let lost = lost.spawn(move || gone.lost_snapshot(gone.moments.last().unwrap())).unwrap().join().unwrap();
+        assert_eq!(lost.as_ref().map(SnapshotId::as_str), Some("zzzzzzzzzzzz"));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! turn's: of several prompts in one, the text decides, and a line that is older than the moment is not the one. What had been written by the moment
 //! belongs to it whatever its time: clocks are set back.
 
+use std::collections::VecDeque;
 use std::path::Path;
 
 use ah_plugin_api::{ErrorKind, Result, Timestamp};
@@ -19,6 +20,9 @@ const BEFORE: i64 = 10;
 
 /// So far on from a call its result is looked for, in bytes: who asks holds the agent up.
 const RESULTS: u64 = 8 << 20;
+
+/// No more of what was typed meanwhile is told at once, the last ones: nobody types that much between two calls, and each costs who asks a line.
+const MEANWHILE: usize = 16;
 
 /// What a line of `agent`'s transcript says.
 pub(super) fn look(agent: Agent, line: &[u8]) -> Seen {
@@ -47,10 +51,10 @@ pub(super) fn end_of(agent: Agent, file: &Path, since: Option<&Position>) -> Res
     Ok((Position { file: file.into(), line: end.line, offset: end.offset, uuid }, meanwhile))
 }
 
-/// What was typed while Claude Code was at work, and given to it without a call of a hook.
+/// What was typed while Claude Code was at work, and given to it without a call of a hook: the last of it, [`MEANWHILE`] at most.
 fn meanwhile(since: &Position, until: u64) -> Result<Vec<Prompt>> {
     let mut lines = Lines::open(&since.file, Some(since))?;
-    let (mut last, mut found) = (since.clone(), Vec::new());
+    let (mut last, mut found) = (since.clone(), VecDeque::new());
     while lines.offset < until
         && let Some(line) = lines.next()?
     {
@@ -59,8 +63,11 @@ fn meanwhile(since: &Position, until: u64) -> Result<Vec<Prompt>> {
         let position = lines.position(uuid.clone().or_else(|| last.uuid.clone()));
         let before = std::mem::replace(&mut last, position.clone());
         found.extend(text.map(|text| Prompt { text, id: None, uuid, before, position, time }));
+        if found.len() > MEANWHILE {
+            found.pop_front();
+        }
     }
-    Ok(found)
+    Ok(found.into())
 }
 
 /// The results behind a byte, up to [`RESULTS`] bytes on.

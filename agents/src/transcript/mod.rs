@@ -189,7 +189,7 @@ pub fn position_now(agent: Agent, file: &Path, since: Option<&Position>) -> Resu
 }
 
 /// As [`position_now`], with the prompts behind `since` that were typed while the agent was at work, and that it read between two of its tools: Claude
-/// Code calls no hook for these. Without `since` none are told.
+/// Code calls no hook for these. Of many the last 16 are told; without `since` none are.
 ///
 /// # Errors
 /// As [`position_now`].

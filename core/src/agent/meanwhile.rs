@@ -35,17 +35,20 @@ impl Call<'_> {
             let same = last.as_ref().filter(|last| last.file == prompt.before.file);
             same.is_none_or(|last| last.offset < prompt.before.offset)
         };
-        for prompt in typed.into_iter().filter(is_new) {
-            let before = TranscriptPosition::from(prompt.before);
-            let new = NewMoment {
-                prompt: Some(prompt.text),
-                transcript: Some(before.clone()),
-                meanwhile: true,
-                ..NewMoment::new(MomentKind::Prompt)
-            };
-            given.push(self.workspace.add_moment_without_snapshot(self.session, new).ok()?);
-            let _ = fsio::replace(&file, &serde_json::to_vec(&before).unwrap_or_default(), Durability::Instant);
+        let new: Vec<NewMoment> = typed.into_iter().filter(is_new).map(moment_of).collect();
+        if let Some(last) = new.last().and_then(|last| last.transcript.clone()) {
+            given = self.workspace.add_moments_without_snapshot(self.session, new).ok()?;
+            let _ = fsio::replace(&file, &serde_json::to_vec(&last).unwrap_or_default(), Durability::Instant);
         }
         Some(given)
+    }
+}
+
+fn moment_of(prompt: Prompt) -> NewMoment {
+    NewMoment {
+        prompt: Some(prompt.text),
+        transcript: Some(prompt.before.into()),
+        meanwhile: true,
+        ..NewMoment::new(MomentKind::Prompt)
     }
 }

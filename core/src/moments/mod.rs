@@ -153,20 +153,29 @@ impl Workspace {
         Ok(record)
     }
 
-    /// Puts a moment on a session's timeline for which no snapshot is taken: the files are those of the moment before it.
-    pub(crate) fn add_moment_without_snapshot(&self, session: &SessionName, new: NewMoment) -> Result<SnapshotId> {
-        let (record, _) = self.make_moment(session, new)?;
-        let (id, settings) = (record.id.clone(), self.engine.settings());
-        let event = EventBody::Moment(Box::new(record));
+    /// Puts moments on a session's timeline for which no snapshot is taken, all at once: the files are those of the moment before them.
+    pub(crate) fn add_moments_without_snapshot(
+        &self,
+        session: &SessionName,
+        new: Vec<NewMoment>,
+    ) -> Result<Vec<SnapshotId>> {
+        let records = new.into_iter().map(|new| Ok(self.make_moment(session, new)?.0));
+        let records = records.collect::<Result<Vec<MomentRecord>>>()?;
+        let ids: Vec<SnapshotId> = records.iter().map(|record| record.id.clone()).collect();
+        let events: Vec<EventBody> = records.into_iter().map(|record| EventBody::Moment(Box::new(record))).collect();
+        let settings = self.engine.settings();
         let log = Log { patience: settings.patience_left().saturating_sub(fence::LEAVE), ..self.log() };
-        match self.append_to(&log, session, Durability::Instant, |_| vec![event.clone()]) {
-            Ok(_) => Ok(id),
+        match self.append_to(&log, session, Durability::Instant, |_| events.clone()) {
+            Ok(_) => {}
             Err(error) if error.kind == ErrorKind::Busy => {
-                let left = Left { event, waits: None };
-                self.leave_unlisted(id.clone(), session, settings.clock.now(), &left).map(|()| id)
+                let time = settings.clock.now();
+                for (id, event) in ids.iter().zip(events) {
+                    self.leave_unlisted(id.clone(), session, time, &Left { event, waits: None })?;
+                }
             }
-            Err(error) => Err(error),
+            Err(error) => return Err(error),
         }
+        Ok(ids)
     }
 
     /// Puts a moment that a person asks for on the timeline of the session that is written to, and takes its snapshot. A snapshot that

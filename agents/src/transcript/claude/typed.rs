@@ -171,6 +171,17 @@ mod tests {
         assert_eq!(all.iter().map(|prompt| prompt.text.as_str()).collect::<Vec<_>>(), ["Two please"]);
     }
 
+    #[test]
+    fn of_much_that_was_typed_meanwhile_the_last_is_told() {
+        let typed = MEANWHILE.lines().find(|line| line.contains("queued_command")).unwrap();
+        let lines = (0..40).map(|number| format!("{}\n", typed.replace("Two please", &format!("{number}"))));
+        let place = place(&lines.collect::<String>());
+        let all = position_and_meanwhile(Agent::Claude, &place.file, Some(&Position::start(&place.file))).unwrap().1;
+        let told: Vec<(&str, u64)> = all.iter().map(|prompt| (prompt.text.as_str(), prompt.position.line)).collect();
+        let wanted: Vec<(String, u64)> = (24..40).map(|number| (number.to_string(), number + 1)).collect();
+        assert_eq!(told, wanted.iter().map(|(text, line)| (text.as_str(), *line)).collect::<Vec<_>>());
+    }
+
     /// However it is cut into what is read at once.
     #[test]
     fn what_was_typed_meanwhile_is_found_behind_much_else() {

@@ -12,10 +12,14 @@ use crate::support::World;
 /// A real session: a prompt that has another one scheduled, and a minute later that one. In lines: 5, and 13 to 16.
 const SCHEDULED: &str = include_str!("../../../agents/fixtures/claude/scheduled.jsonl");
 
+/// When what is typed meanwhile was, in what was recorded, and a time that comes after all that a test does.
+const TYPED: &str = "2026-12-01T07:22:12.775Z";
+const LATER: &str = "2999-01-01T00:00:00.000Z";
+
 /// Has the transcript as it was after so many lines of what was recorded.
 fn wrote(agent: &Agent<'_>, recorded: &str, lines: usize) {
     let text: Vec<&str> = recorded.split_inclusive('\n').take(lines).collect();
-    fs::write(agent.transcript(), text.concat()).unwrap();
+    fs::write(agent.transcript(), text.concat().replace(TYPED, LATER)).unwrap();
 }
 
 #[test]
@@ -141,6 +145,24 @@ fn what_was_typed_in_a_conversation_that_goes_on_elsewhere_is_not_told_again() {
     let moments = settled(&world);
     let kinds: Vec<&str> = moments.iter().map(|moment| text(moment, "kind")).collect();
     assert_eq!(kinds, ["session-start", "prompt", "stop"], "{moments:#?}");
+}
+
+#[test]
+fn what_was_typed_before_the_session_began_is_not_told_where_the_transcript_comes_later() {
+    let world = World::on_git();
+    fs::create_dir_all(world.path("home")).unwrap();
+    let agent = Agent::claude(&world, "s1");
+    world.write("f", "zero");
+    agent.start();
+    agent.prompt("Three");
+    let old = MEANWHILE.replace(TYPED, "2020-01-01T00:00:00.000Z");
+    fs::write(agent.transcript(), &old).unwrap();
+    agent.writes("f", "one");
+    let now = MEANWHILE.lines().find(|line| line.contains("queued_command")).unwrap().replace(TYPED, LATER);
+    fs::write(agent.transcript(), format!("{old}{now}\n")).unwrap();
+    agent.stop();
+    let moments = settled(&world);
+    assert_eq!(kinds(&moments), ["session-start", "prompt", "tool", "prompt", "stop"], "{moments:#?}");
 }
 
 /// `/cd` and `EnterWorktree`: the events tell it by their `cwd`.

@@ -338,14 +338,15 @@ impl Call<'_> {
             about: tool.about.clone(),
         });
         let label = event.reason.clone().filter(|_| kind == MomentKind::SessionStart || kind == MomentKind::SessionEnd);
-        let at = self.workspace.position_now(self.session, event.agent, self.transcript().as_deref());
-        let (transcript, before, typed) =
-            at.map_or_else(Default::default, |now| (Some(now.position), now.before, now.meanwhile));
-        let given = self.meanwhile(typed);
+        let mut now = self.workspace.position_now(self.session, event.agent, self.transcript().as_deref());
+        let typed = now.as_mut().map(|now| std::mem::take(&mut now.meanwhile));
+        let given = self.meanwhile(typed.unwrap_or_default());
         // Behind that: a call beside this one that sees them no more finds them there. Those that have no moment yet are seen again.
-        if let Some(transcript) = transcript.as_ref().filter(|_| given.is_some()) {
-            self.workspace.note_position(self.session, transcript);
+        if let Some(now) = now.as_ref().filter(|_| given.is_some()) {
+            let anew = kind == MomentKind::SessionStart && event.reason.as_deref() != Some("compact");
+            self.workspace.note_position(self.session, now, anew);
         }
+        let (transcript, before) = now.map_or_else(Default::default, |now| (Some(now.position), now.before));
         let new = NewMoment {
             label,
             prompt: event.prompt.clone().filter(|_| kind == MomentKind::Prompt),

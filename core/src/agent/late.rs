@@ -60,7 +60,23 @@ pub(super) struct Come {
     pub(super) before: Option<TranscriptPosition>,
     /// What a person typed since, and the agent read between two of its tools.
     pub(super) meanwhile: Vec<Prompt>,
+    /// Since when the agent goes on with it.
+    begun: Option<Begun>,
 }
+
+/// What the file `transcript` holds.
+#[derive(Serialize, Deserialize)]
+struct Counted {
+    #[serde(flatten)]
+    at: TranscriptPosition,
+    /// Since when the agent goes on with it: what was typed before that had its moment then, or in the conversation that it was copied from. None: an
+    /// older version left it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    begun: Option<Begun>,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct Begun(#[serde(with = "text::time")] Timestamp);
 
 /// What the file `late` holds.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -89,21 +105,30 @@ impl Workspace {
     pub(super) fn position_now(&self, session: &SessionName, agent: Agent, file: Option<&Path>) -> Option<Come> {
         let file = file?;
         let bytes = fsio::read(&self.position_file(session)).ok().flatten();
-        let last: Option<TranscriptPosition> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        let last = last.filter(|last| last.file == file).map(Position::from);
+        let last: Option<Counted> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let last = last.filter(|last| last.at.file == file);
+        let begun = last.as_ref().map_or_else(|| Some(self.begun_now()), |last| last.begun);
+        let last = last.map(|last| Position::from(last.at));
         let now = transcript::position_and_meanwhile(agent, file, last.as_ref());
         let now = now.map(|(now, meanwhile)| (now, last, meanwhile));
         // A file that was rewritten is counted anew.
         let now = now.or_else(|_| transcript::position_now(agent, file, None).map(|now| (now, None, Vec::new())));
-        let (now, last, meanwhile) = now.ok()?;
-        let now = TranscriptPosition::from(now);
-        Some(Come { position: now, before: last.map(TranscriptPosition::from), meanwhile })
+        let (now, last, mut meanwhile) = now.ok()?;
+        let is_old = |prompt: &Prompt| begun.zip(prompt.time).is_some_and(|(begun, time)| time < begun.0);
+        meanwhile.retain(|prompt| !is_old(prompt));
+        let position = TranscriptPosition::from(now);
+        Some(Come { position, before: last.map(TranscriptPosition::from), meanwhile, begun })
     }
 
-    /// Notes where a transcript was counted last.
-    pub(super) fn note_position(&self, session: &SessionName, now: &TranscriptPosition) {
-        let bytes = serde_json::to_vec(now).unwrap_or_default();
+    /// Notes where a transcript was counted last; `anew`: from now on the agent goes on with it.
+    pub(super) fn note_position(&self, session: &SessionName, now: &Come, anew: bool) {
+        let begun = if anew { Some(self.begun_now()) } else { now.begun };
+        let bytes = serde_json::to_vec(&Counted { at: now.position.clone(), begun }).unwrap_or_default();
         let _ = fsio::replace(&self.position_file(session), &bytes, Durability::Instant);
+    }
+
+    fn begun_now(&self) -> Begun {
+        Begun(self.engine.settings().clock.now())
     }
 
     fn position_file(&self, session: &SessionName) -> PathBuf {

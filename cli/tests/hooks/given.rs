@@ -165,6 +165,52 @@ fn what_was_typed_before_the_session_began_is_not_told_where_the_transcript_come
     assert_eq!(kinds(&moments), ["session-start", "prompt", "tool", "prompt", "stop"], "{moments:#?}");
 }
 
+/// It was killed behind the prompt's line, before or behind the note that it is told, and before the line of the tool is known to anybody.
+#[test]
+fn what_a_killed_call_told_of_what_was_typed_meanwhile_is_told_once_and_what_was_done_for_it_is() {
+    for is_noted in [true, false] {
+        let world = World::on_git();
+        fs::create_dir_all(world.path("home")).unwrap();
+        let agent = Agent::claude(&world, "s1");
+        world.write("f", "zero");
+        agent.start();
+        agent.prompt("One");
+        wrote(&agent, MEANWHILE, 6);
+        agent.writes("f", "one");
+        let session = session_folder(&world);
+        let counted = fs::read(session.join("transcript")).unwrap();
+        let write = agent.before("Write");
+        world.write("g", "two");
+        wrote(&agent, MEANWHILE, 10);
+        // All is new to it, and nobody can be told that the tool's moment waits.
+        let none = json!({"file": agent.transcript(), "line": 0, "offset": 0});
+        fs::write(session.join("meanwhile"), none.to_string()).unwrap();
+        let (pending, aside) = (folder(&world).join("pending"), folder(&world).join("aside"));
+        fs::rename(&pending, &aside).unwrap();
+        fs::write(&pending, "").unwrap();
+        agent.after("Write", &write);
+        fs::remove_file(&pending).unwrap();
+        fs::rename(&aside, &pending).unwrap();
+        fs::write(session.join("transcript"), counted).unwrap();
+        if !is_noted {
+            fs::remove_file(session.join("meanwhile")).unwrap();
+        }
+        agent.stop();
+        let files = |number: usize| {
+            until("the files that a prompt changed", || {
+                let timeline = world.json("timeline", &["timeline"]);
+                let groups = timeline["prompts"].as_array().unwrap();
+                let prompts: Vec<&Value> = groups.iter().map(|group| &group["prompt"]).collect();
+                let given: Vec<&Value> = prompts.into_iter().filter(|prompt| prompt.is_object()).collect();
+                assert_eq!(given.len(), 2, "{timeline:#}");
+                given[number]["files"].is_object().then(|| given[number]["files"]["paths"].clone())
+            })
+        };
+        assert_eq!(files(0), json!(["f"]), "{is_noted}");
+        assert_eq!(files(1), json!(["g"]), "{is_noted}");
+    }
+}
+
 /// `/cd` and `EnterWorktree`: the events tell it by their `cwd`.
 #[test]
 fn what_an_agent_does_elsewhere_is_not_said_to_be_nothing() {

@@ -1,7 +1,8 @@
 //! What a person types while the agent is at work, which Claude Code reads between two of its tools, and calls no hook for. It is seen in what the
 //! transcript has more than at the call before, which is read at each call anyway; its moment comes before that of the call.
 //!
-//! In the session's folder, `meanwhile` is the last one that has its moment: of two calls at once each may see the same.
+//! In the session's folder, `meanwhile` is the last one that was to have its moment: of two calls at once each may see the same, and one may be killed on the
+//! way. Of those behind it nobody has told yet; of the others the timeline says whether anybody has.
 
 use std::time::Duration;
 
@@ -11,8 +12,9 @@ use ah_plugin_api::{Durability, SnapshotId};
 use crate::agent::hook::Call;
 use crate::fsio;
 use crate::lock::Lock;
-use crate::moments::{MomentKind, NewMoment, TranscriptPosition};
+use crate::moments::{MomentKind, NewMoment, TranscriptPosition, unlisted};
 use crate::session;
+use crate::timeline::EventBody;
 
 /// So long another call is waited for that gives them their moments: the moment of this call is worth more.
 const WAIT: Duration = Duration::from_millis(100);
@@ -20,9 +22,8 @@ const WAIT: Duration = Duration::from_millis(100);
 impl Call<'_> {
     /// Gives these their moments; those that it gave. None: it could not, and the next call is to see them.
     pub(super) fn meanwhile(&self, typed: Vec<Prompt>) -> Option<Vec<SnapshotId>> {
-        let mut given = Vec::new();
         if typed.is_empty() {
-            return Some(given);
+            return Some(Vec::new());
         }
         let folder = session::folder(&self.workspace.folder(), self.session);
         let settings = self.workspace.engine.settings();
@@ -31,16 +32,39 @@ impl Call<'_> {
         let file = folder.join("meanwhile");
         let bytes = fsio::read(&file).ok().flatten();
         let last: Option<TranscriptPosition> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        let is_new = |prompt: &Prompt| {
-            let same = last.as_ref().filter(|last| last.file == prompt.before.file);
-            same.is_none_or(|last| last.offset < prompt.before.offset)
+        let is_behind = |prompt: &Prompt| {
+            last.as_ref().is_some_and(|last| last.file == prompt.before.file && last.offset < prompt.before.offset)
         };
-        let new: Vec<NewMoment> = typed.into_iter().filter(is_new).map(moment_of).collect();
-        if let Some(last) = new.last().and_then(|last| last.transcript.clone()) {
-            given = self.workspace.add_moments_without_snapshot(self.session, new).ok()?;
-            let _ = fsio::replace(&file, &serde_json::to_vec(&last).unwrap_or_default(), Durability::Instant);
+        let told = if typed.iter().all(is_behind) { Vec::new() } else { self.told_meanwhile()? };
+        let (mut given, mut new) = (Vec::new(), Vec::new());
+        for prompt in typed {
+            let at = &prompt.before;
+            match told.iter().find(|(told, _)| told.file == at.file && told.offset == at.offset) {
+                Some((_, moment)) => given.push(moment.clone()),
+                None => new.push(moment_of(prompt)),
+            }
+        }
+        if let Some(last) = new.last().and_then(|last| last.transcript.as_ref()) {
+            let _ = fsio::replace(&file, &serde_json::to_vec(last).unwrap_or_default(), Durability::Instant);
+            given.extend(self.workspace.add_moments_without_snapshot(self.session, new).ok()?);
         }
         Some(given)
+    }
+
+    /// Those that have their moments, with where they were typed.
+    fn told_meanwhile(&self) -> Option<Vec<(TranscriptPosition, SnapshotId)>> {
+        let folder = self.workspace.folder();
+        // In this order: what waits to be put on the timeline may be put there now.
+        let mut unlisted = unlisted::all(&folder).ok()?;
+        unlisted.retain(|unlisted| unlisted.session == *self.session);
+        let unlisted = unlisted.iter().filter_map(|unlisted| Some(unlisted.read(&folder).ok()??.event));
+        let unlisted: Vec<EventBody> = unlisted.collect();
+        let listed = self.workspace.read_log(Some(self.session)).ok()?.events;
+        let told = listed.into_iter().map(|event| event.body).chain(unlisted).filter_map(|event| match event {
+            EventBody::Moment(moment) if moment.meanwhile => Some((moment.transcript?, moment.id)),
+            _ => None,
+        });
+        Some(told.collect())
     }
 }
 

@@ -78,10 +78,16 @@ impl Workspace {
     fn begin_meanwhile(&self, session: &SessionName, prompt: &SnapshotId) -> Result<()> {
         let state = self.state()?;
         let moment = state.moments.iter().find(|moment| moment.record.id == *prompt);
+        let last = self.last_prompt(session);
+        // Of two calls beside each other each comes next to it.
+        let has_begun = last.as_ref().is_some_and(|last| last.moment == *prompt);
+        if has_begun || moment.is_some_and(|moment| moment.record.files.is_some()) {
+            return Ok(());
+        }
         let exact = moment.and_then(|moment| state.snapshot(moment.record.exact()?));
         let Some(SnapshotRecord { id, provider, reference, .. }) = exact else { return Ok(()) };
         let shown = Shown { id: id.clone(), provider: provider.clone(), reference: reference.clone() };
-        if let Some(last) = self.last_prompt(session) {
+        if let Some(last) = last {
             self.tell_files(session, &last, &shown)?;
         }
         self.note_prompt(session, &LastPrompt { moment: prompt.clone(), shown });

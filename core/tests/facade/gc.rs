@@ -348,3 +348,15 @@ fn what_is_kept_of_nobody_is_put_away_by_what_is_said_of_it() {
     fs::rename(&folder, lab.settings.home.parent().unwrap().join("away")).unwrap();
     assert_eq!(gc(&lab).failures, [""; 0]);
 }
+
+#[test]
+fn what_frees_a_full_disk_needs_no_new_lock() {
+    let lab = Lab::new();
+    lab.open();
+    for name in ["gc", "orphans", "prune", "restore", "stays", "sync", "timeline"] {
+        assert!(lab.folder().join(format!("{name}.lock")).exists(), "{name}");
+    }
+    for name in ["leases", "views"] {
+        assert!(lab.settings.home.join(format!("{name}.lock")).exists(), "{name}");
+    }
+}

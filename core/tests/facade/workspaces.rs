@@ -568,18 +568,6 @@ fn a_conversion_is_offered_as_it_is_typed_and_needs_no_helper_that_serves() {
 }
 
 #[test]
-fn what_frees_a_full_disk_needs_no_new_lock() {
-    let lab = Lab::new();
-    lab.open();
-    for name in ["gc", "orphans", "prune", "restore", "stays", "sync", "timeline"] {
-        assert!(lab.folder().join(format!("{name}.lock")).exists(), "{name}");
-    }
-    for name in ["leases", "views"] {
-        assert!(lab.settings.home.join(format!("{name}.lock")).exists(), "{name}");
-    }
-}
-
-#[test]
 fn a_copy_knows_its_original_under_another_name_as_well() {
     let mut lab = Lab::new();
     lab.step("a", "1");

@@ -1,11 +1,40 @@
-//! What is known of a damaged log before it is cut, for a person.
+//! What is known of a damaged log before it is cut, for a person; and what is lost of the segments before contents of the log make them longer.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::error::Result;
 use crate::rows::key;
-use crate::state::Layers;
+use crate::state::{Layers, State};
+use crate::store::base::Base;
 use crate::store::log::Found;
+use crate::store::segments::{Segments, Written};
+
+/// Before contents of the log are written again, which makes segments longer: what those did not reach is lost, and that is on the disk first. `base`: none where nothing is changed.
+pub(super) fn before_writing_again(
+    state: &mut State,
+    segments: &Segments,
+    contents: &[Written],
+    base: Option<&Arc<Base>>,
+) -> Result<()> {
+    state.lose_none_from(segments.next());
+    let rows = state.lose(segments.left_out(contents));
+    if let Some(base) = base
+        && !rows.is_empty()
+    {
+        at_once(base, &mut state.layers, &rows)?;
+    }
+    state.lost.iter().for_each(|&(first, count)| segments.lose(first, count));
+    Ok(())
+}
+
+/// Takes rows to the base before anything else is.
+fn at_once(base: &Arc<Base>, layers: &mut Layers, rows: &[(Vec<u8>, Vec<u8>)]) -> Result<()> {
+    base.commit(rows.iter().map(|(row, value)| (row.as_slice(), Some(value.as_slice()))))?;
+    layers.thaw(Arc::new(base.rows()?));
+    rows.iter().for_each(|(row, value)| layers.put(row, value.clone()));
+    Ok(())
+}
 
 /// Why a log is no whole one, and what does not count of it.
 pub(super) struct Damage {

@@ -183,7 +183,7 @@ impl Engine {
             let named = merged.iter().map(|&(from, to, _)| to.min(end).saturating_sub(from.max(first))).sum::<u64>();
             if named > 0 {
                 lost.push((first, end));
-                report.lost(format!("{named} blocks from block {first} on are lost: they were given back to the disk before the log was cut"));
+                report.lost(format!("{named} blocks from block {first} on are lost: they were given back to the disk before the log was cut, or their segment ended before them"));
             }
         }
         if !lost.is_empty() {
@@ -244,15 +244,14 @@ impl Engine {
             report.lost("files that are back since the log was cut may read as zeros: this disk does not tell what was given back to it".into());
             return Ok(());
         }
+        let mut lost = Vec::new();
         for &(first, end, _) in named {
             // What cannot be read at all is told, and is no zeros.
-            for (from, to) in self.segments.holes(first, end).unwrap_or_default() {
-                let mut state = write_lock(&self.state);
-                state.layers.put(&key::stem(b'y', from), (to - from).to_be_bytes().to_vec());
-                state.lost.push((from, to - from));
-                self.segments.lose(from, to - from);
-            }
+            let holes = self.segments.holes(first, end).unwrap_or_default();
+            lost.extend(holes.into_iter().map(|(from, to)| (from, to - from)));
         }
+        lost.iter().for_each(|&(first, count)| self.segments.lose(first, count));
+        write_lock(&self.state).lose(lost);
         Ok(())
     }
 }

@@ -261,6 +261,8 @@ impl Engine {
         let changes = how != Opening::Check;
         // A full disk has no room for a log; deleting takes an open store.
         let reserve_is_spent = changes && spend_reserve(directory);
+        let mut state = State::load(layers)?;
+        damage::before_writing_again(&mut state, &segments, &found.contents, changes.then_some(&base))?;
         // Before anything is written of this boot: then it was done.
         found.contents.iter().try_for_each(|written| segments.write_again(written, changes))?;
         segments.leave_short();
@@ -283,8 +285,6 @@ impl Engine {
         let resumed = resumable.is_some();
         // What a process wrote that died may not be on the disk.
         let older = log::older(&logs, log.number())?;
-        let state = State::load(layers)?;
-        state.lost.iter().for_each(|&(first, count)| segments.lose(first, count));
         let engine = Self {
             on_disk: on_disk::OnDisk::of(&state)?,
             state: RwLock::new(state),

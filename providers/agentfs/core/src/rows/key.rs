@@ -8,7 +8,7 @@
 //! | `c` | inode, chunk | versioned: where the chunk's blocks are |
 //! | `c` | inode, 2^63 + chunk | versioned: where the chunk's blocks are that the file below had and that were copied behind the branch |
 //! | `x` | inode, name, NUL | versioned: an extended attribute |
-//! | `y` | block | blocks from there on that are lost: they were given back to the disk before a damaged log was cut |
+//! | `y` | block | blocks from there on that are lost: they were given back to the disk before a damaged log was cut, or their segment ended before them |
 //! | `b` | line of a base, path below | the names that were in that directory |
 //! | `f` | block | blocks from there on that nothing refers to any more, not given back to the disk yet |
 //! | `g` | segment | how many of its blocks are in use |

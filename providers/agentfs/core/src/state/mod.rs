@@ -107,6 +107,35 @@ impl State {
         self.layers.prefix(kind)?.into_iter().map(run).collect()
     }
 
+    /// These runs of blocks are lost, though rows may name them. Gives the rows that say so.
+    pub(crate) fn lose(&mut self, runs: impl IntoIterator<Item = (u64, u64)>) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut lost: BTreeMap<_, _> = std::mem::take(&mut self.lost).into_iter().collect();
+        let mut rows = Vec::new();
+        for (first, count) in runs {
+            let known = lost.entry(first).or_default();
+            *known = count.max(*known);
+            let row = (key::stem(b'y', first), known.to_be_bytes().to_vec());
+            self.layers.put(&row.0, row.1.clone());
+            rows.push(row);
+        }
+        self.lost = lost.into_iter().collect();
+        rows
+    }
+
+    /// Blocks from there on are given out anew: what is known of others that had their numbers is none of theirs.
+    pub(crate) fn lose_none_from(&mut self, next: u64) {
+        let (behind, mut lost): (Vec<_>, Vec<_>) = self.lost.iter().partition(|&&(first, count)| first + count > next);
+        for (first, _) in behind {
+            if first < next {
+                lost.push((first, next - first));
+                self.layers.put(&key::stem(b'y', first), (next - first).to_be_bytes().to_vec());
+            } else {
+                self.layers.remove(&key::stem(b'y', first));
+            }
+        }
+        self.lost = lost;
+    }
+
     /// Writes the counters down, before a batch is taken.
     pub(crate) fn note_counters(&mut self, next_block: u64) {
         let counters = [self.next_epoch, u64::from(self.next_line), self.next_snapshot, self.next_ino];

@@ -189,7 +189,46 @@ impl Segments {
 
     /// These blocks are lost: who needs them gets an error from now on.
     pub(crate) fn lose(&self, first: u64, count: u64) {
-        lock(&self.lost).insert(first, first + count);
+        let (mut from, mut to) = (first, first + count);
+        let mut lost = lock(&self.lost);
+        // Those lie apart, in order.
+        while let Some((start, end)) = lost.range(..=to).next_back().map(|(&start, &end)| (start, end))
+            && end >= from
+        {
+            lost.remove(&start);
+            (from, to) = (start.min(from), end.max(to));
+        }
+        lost.insert(from, to);
+    }
+
+    /// What is to be written again makes segments longer: the blocks before it that theirs did not reach, as runs of a first block and how many. Before it is written these have
+    /// to be known as lost, else they would be zeros to whose they are. Of a sound store no row names one of them: what was given out to somebody who was still writing. To be called before any are given out.
+    pub(crate) fn left_out(&self, contents: &[Written]) -> Vec<(u64, u64)> {
+        let mut written = Vec::new();
+        for (from, bytes) in contents {
+            let end = from.saturating_add(bytes.len() as u64).div_ceil(BLOCK);
+            if end <= self.given && !bytes.is_empty() {
+                written.push((from / BLOCK, end));
+            }
+        }
+        written.sort_unstable();
+        let reach = lock(&self.reach);
+        let mut ends = BTreeMap::new();
+        let mut left_out = Vec::new();
+        for (mut first, end) in written {
+            while first < end {
+                let (segment, base) = (first / SEGMENT, first / SEGMENT * SEGMENT);
+                let to = end.min(base + SEGMENT);
+                let reached = || base + reach.get(&segment).copied().unwrap_or_default().min(SEGMENT);
+                let at = ends.entry(segment).or_insert_with(reached);
+                if first > *at {
+                    left_out.push((*at, first - *at));
+                }
+                *at = to.max(*at);
+                first = to;
+            }
+        }
+        left_out
     }
 
     /// Which of these blocks, which lie in one segment, the disk holds nothing of, as runs of a first block and an end.

@@ -63,6 +63,50 @@ fn a_segment_that_is_missing_or_short_stays_so_whatever_is_written() {
     }
 }
 
+#[test]
+fn contents_of_the_log_bring_no_segment_back_as_zeros() {
+    for cut in [None, Some(20_000)] {
+        let place = Place::new();
+        let workspace = place.create();
+        let branch = branch(&workspace);
+        let view = workspace.view(branch).unwrap();
+        make(&view, "old", &[7; 100_000]);
+        workspace.sync().unwrap();
+        make(&view, "late", &[8; 5000]);
+        workspace.snapshot(branch, b"", Class::Durable).unwrap();
+        drop((view, workspace));
+        in_another_boot(&place.store());
+        let segment = place.store().join("data/0000000000");
+        match cut {
+            None => std::fs::remove_file(&segment).unwrap(),
+            Some(length) => std::fs::File::options().write(true).open(&segment).unwrap().set_len(length).unwrap(),
+        }
+        let before = files(&place);
+        let tells = || problems(&place).iter().any(|problem| problem.starts_with("contents of old are lost"));
+        assert!(tells(), "{cut:?}: before it is written again");
+        assert!(files(&place) == before, "{cut:?}: a check changes nothing");
+        for round in 0..3 {
+            let workspace = place.open();
+            let view = workspace.view(branch).unwrap();
+            assert!(is_lost(&view, "old"), "{cut:?} {round}");
+            assert_eq!(content(&view, "late"), [8; 5000], "{cut:?} {round}");
+            if round == 1 {
+                make(&view, "new", &[1; 5000]);
+                workspace.checkpoint().unwrap();
+            }
+            // The first is killed at once.
+            drop((view, workspace));
+            assert!(tells(), "{cut:?} {round}");
+            in_another_boot(&place.store());
+        }
+        assert!(!Workspace::fsck(&place.store(), &place.lower(), true).unwrap().repaired, "{cut:?}");
+        let workspace = place.open();
+        let view = workspace.view(branch).unwrap();
+        assert!(is_lost(&view, "old"), "{cut:?}");
+        assert_eq!(content(&view, "new"), [1; 5000], "{cut:?}");
+    }
+}
+
 /// All files of a store but those that say who has it open, and what they hold.
 fn files(place: &Place) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::engine::{Engine, Fingerprints, LOWER, Opening, Options, Remembered, patiently};
+use crate::engine::{Engine, Fingerprints, LOWER, Opening, Options, Remembered, damage, patiently};
 use crate::error::{Error, Result};
 use crate::rows::chunk::Chunk;
 use crate::rows::key::{self, Epoch};
@@ -72,6 +72,8 @@ pub(crate) fn check(directory: &Path, lower: &Path, repair: bool) -> Result<Repo
     };
     if let Some(what) = &engine.given_up {
         report.lost(what.clone());
+    } else if engine.is_cut()? {
+        report.lost(damage::BROKEN_OFF.into());
     }
     engine.examine(repair, &mut report)?;
     {
@@ -84,6 +86,9 @@ pub(crate) fn check(directory: &Path, lower: &Path, repair: bool) -> Result<Repo
             engine.sweep_pins(true)?;
         }
         engine.sync()?;
+        if engine.is_cut()? {
+            damage::forget_cut(&engine.base)?;
+        }
     }
     report.repaired &= repair || report.problems.is_empty();
     Ok(report)
@@ -175,7 +180,7 @@ impl Engine {
                 report.lost(format!("what was written behind the end of segment {segment} may be missing in the next"));
             }
         }
-        if self.given_up.is_some() {
+        if self.is_cut()? {
             self.lose_what_was_given_back(&merged, report)?;
         }
         for &(first, count) in &read_lock(&self.state).lost {
@@ -236,6 +241,11 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// Whether the log was cut, now or by a repair that did not end.
+    fn is_cut(&self) -> Result<bool> {
+        damage::is_cut(&read_lock(&self.state).layers)
     }
 
     /// The log was cut: rows are back whose blocks may have been given back to the disk since. Those are written down, so that they are no zeros to anybody.

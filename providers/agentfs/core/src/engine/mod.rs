@@ -95,7 +95,7 @@ impl Default for Options {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Opening {
     Use,
-    /// To look at it: nothing of it is changed.
+    /// To look at it: nothing of it is changed, but what the database writes of itself in its file when it is opened and closed.
     Check,
     /// A log that is damaged in the middle ends there, instead of being refused.
     Repair,
@@ -250,17 +250,17 @@ impl Engine {
         let goes_on = durable::goes_on(&layers, in_base)?;
         let mut found = log::read(&logs, &boot, in_base)?;
         let damage = Damage::of(&mut found, goes_on, &layers)?;
-        let given_up = match (damage, how) {
-            (None, _) => None,
-            (Some(damage), Opening::Repair) => Some(damage.given_up(&log::set_aside(&logs, &found.files)?)),
-            (Some(damage), _) => return Err(Error::corrupt(damage.to_string())),
+        damage::refuse(damage.as_ref(), &layers, how)?;
+        let changes = how != Opening::Check;
+        // A full disk has no room for a log; deleting takes an open store.
+        let reserve_is_spent = changes && spend_reserve(directory);
+        let given_up = match damage {
+            Some(damage) => Some(damage.give_up(directory, &found.files, &base, &mut layers)?),
+            None => None,
         };
         found.batches.into_iter().for_each(|changes| layers.replay(changes));
         let next_block = layers.get(&key::counter("block"))?.map(|value| key::be64(&value));
         let segments = Segments::open(&directory.join("data"), next_block, how != Opening::Check)?;
-        let changes = how != Opening::Check;
-        // A full disk has no room for a log; deleting takes an open store.
-        let reserve_is_spent = changes && spend_reserve(directory);
         let mut state = State::load(layers)?;
         damage::before_writing_again(&mut state, &segments, &found.contents, changes.then_some(&base))?;
         // Before anything is written of this boot: then it was done.

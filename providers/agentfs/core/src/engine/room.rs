@@ -155,7 +155,7 @@ pub(super) fn spend_reserve(directory: &Path) -> bool {
 }
 
 /// Bytes that the disk has left for this user.
-fn disk_free(directory: &Path) -> Result<u64> {
+pub(super) fn disk_free(directory: &Path) -> Result<u64> {
     let stat = rustix::fs::statvfs(directory).map_err(Error::io("looking at the disk"))?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }

@@ -1,5 +1,6 @@
 //! Tests of what only shows when the disk refuses something in a certain moment.
 
+mod cut;
 mod full;
 mod keep;
 mod log;

@@ -19,7 +19,7 @@
 //! | `j` | line of a base, 2^64 - 1 | the disk did not take something below since it was taken, and nobody was told: 1 |
 //! | `k` | line, epoch | a point that was deleted, whose rows are not cleared up yet |
 //! | `l` | line | the line |
-//! | `m` | name | a counter; `pins`: how far pins are believed, see `pinning` |
+//! | `m` | name | a counter; `pins`: how far pins are believed, see `pinning`; `cut`: a damaged log was cut, and what that lost was not looked at yet |
 //! | `n` | device, inode below, birth | the number of an inode below whose own does not do |
 //! | `o` | line, inode | an inode without a name that something still holds open |
 //! | `p` | line of a base | there may be pins that were made behind it, and that no fingerprint names |

@@ -32,6 +32,9 @@ const AHEAD: usize = 256 << 10;
 /// The disk must have so many times that left: what is left is for who writes.
 const SPARE: u64 = 256;
 
+/// What the disk must have left beside a copy of a damaged log, in bytes: the repair needs some.
+const ROOM: u64 = 1 << 20;
+
 /// A row and its value; `None` removes it.
 pub(crate) type Change = (Vec<u8>, Option<Vec<u8>>);
 
@@ -447,22 +450,53 @@ fn take(payload: &[u8], file: usize, end: u64) -> Result<Record> {
     Ok(Record { file, end, tag, number, rows, contents })
 }
 
-/// Keeps what is about to be cut off of a damaged log, and all before it: each file as `<number>.damaged`, which nothing reads. Gives their names.
-pub(crate) fn set_aside(directory: &Path, files: &[Piece]) -> Result<Vec<String>> {
-    let mut names = Vec::new();
+/// Where a damaged log was kept as it was.
+#[derive(Default)]
+pub(crate) struct Kept {
+    pub(crate) names: Vec<String>,
+    /// Some of it was not.
+    pub(crate) had_no_room: bool,
+}
+
+/// Keeps what is about to be cut off of a damaged log, and all before it: each file as `<number>.damaged`, which nothing reads, with a number behind that where there is one. On a disk that
+/// would be full then it is cut all the same. `free`: bytes that the disk has left.
+pub(crate) fn set_aside(directory: &Path, files: &[Piece], free: impl Fn() -> Result<u64>) -> Result<Kept> {
+    let mut kept = Kept::default();
     for piece in files.iter().filter(|piece| piece.counts < piece.length) {
-        let name = format!("{:010}.damaged", piece.number);
-        let copy = || -> std::io::Result<()> {
-            let from = File::open(path(directory, piece.number))?;
-            let mut to = File::create(directory.join(&name))?;
-            std::io::copy(&mut from.take(piece.length), &mut to)?;
-            to.sync_all()
-        };
-        copy().map_err(Error::io("keeping the damaged log"))?;
-        names.push(name);
+        if free()? < piece.length + ROOM {
+            kept.had_no_room = true;
+            continue;
+        }
+        let (name, mut to) = free_name(directory, piece.number).map_err(Error::io("keeping the damaged log"))?;
+        let copied = File::open(path(directory, piece.number))
+            .and_then(|from| std::io::copy(&mut from.take(piece.length), &mut to))
+            .and_then(|_| to.sync_all());
+        match copied.map_err(Error::io("keeping the damaged log")) {
+            Ok(()) => kept.names.push(name),
+            Err(error) => {
+                // Half of it is of no use.
+                let _ = std::fs::remove_file(directory.join(&name));
+                if !matches!(error, Error::NoSpace) {
+                    return Err(error);
+                }
+                kept.had_no_room = true;
+            }
+        }
     }
     File::open(directory).and_then(|names| names.sync_all()).map_err(Error::io("keeping the damaged log"))?;
-    Ok(names)
+    Ok(kept)
+}
+
+fn free_name(directory: &Path, number: u64) -> std::io::Result<(String, File)> {
+    let mut name = format!("{number:010}.damaged");
+    let mut nth = 0;
+    loop {
+        match OpenOptions::new().write(true).create_new(true).open(directory.join(&name)) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => nth += 1,
+            file => return Ok((name, file?)),
+        }
+        name = format!("{number:010}.damaged.{nth}");
+    }
 }
 
 /// Cuts off what does not count, and takes that to the disk before anything is written behind it.

@@ -50,12 +50,13 @@ pub(crate) fn seek(file: &File, offset: u64, hole: bool) -> io::Result<Option<u6
     Ok(if offset >= size { None } else { Some(if hole { size } else { offset }) })
 }
 
-/// Whether what was written stays no hole on a directory's filesystem, also if it was zeros. ZFS makes holes of those.
+/// Whether what was written is known to stay no hole on a directory's filesystem, also if it was zeros. ZFS makes holes of those.
 pub(crate) fn keeps_zeros(directory: &File) -> bool {
     #[cfg(target_os = "linux")]
     {
-        const ZFS: u64 = 0x2fc1_2fc1;
-        rustix::fs::fstatfs(directory).is_ok_and(|stat| stat.f_type as u64 & 0xFFFF_FFFF != ZFS)
+        // From linux/magic.h: ext2-4, xfs, btrfs, tmpfs.
+        const KEEP: [u64; 4] = [0xEF53, 0x5846_5342, 0x9123_683E, 0x0102_1994];
+        rustix::fs::fstatfs(directory).is_ok_and(|stat| KEEP.contains(&(stat.f_type as u64 & 0xFFFF_FFFF)))
     }
     #[cfg(not(target_os = "linux"))]
     {
@@ -318,6 +319,15 @@ pub(crate) fn settle(time: Time) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn zeros_are_known_to_stay_where_the_filesystem_is_known() {
+        if cfg!(target_os = "linux") {
+            let keeps = |path: &str| keeps_zeros(&File::open(path).unwrap());
+            assert!(keeps("/dev/shm"));
+            assert!(!keeps("/proc"));
+        }
+    }
 
     #[test]
     fn what_is_changed_after_a_settled_time_bears_a_later_one() {

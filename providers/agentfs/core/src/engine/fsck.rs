@@ -188,7 +188,7 @@ impl Engine {
             let named = merged.iter().map(|&(from, to, _)| to.min(end).saturating_sub(from.max(first))).sum::<u64>();
             if named > 0 {
                 lost.push((first, end));
-                report.lost(format!("{named} blocks from block {first} on are lost: they were given back to the disk before the log was cut, or their segment ended before them"));
+                report.lost(format!("{named} blocks from block {first} on are lost: they were given back to the disk before the log was cut, or were zeros in a store that was copied sparsely then, or their segment ended before them"));
             }
         }
         if !lost.is_empty() {
@@ -251,7 +251,7 @@ impl Engine {
     /// The log was cut: rows are back whose blocks may have been given back to the disk since. Those are written down, so that they are no zeros to anybody.
     fn lose_what_was_given_back(&self, named: &[(u64, u64, u64)], report: &mut Report) -> Result<()> {
         if !std::fs::File::open(&self.directory).is_ok_and(|store| platform::keeps_zeros(&store)) {
-            report.lost("files that are back since the log was cut may read as zeros: this disk does not tell what was given back to it".into());
+            report.lost("files that are back since the log was cut may read as zeros: it is not known of this disk that it tells what was given back to it".into());
             return Ok(());
         }
         let mut lost = Vec::new();

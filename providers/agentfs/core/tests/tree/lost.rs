@@ -107,7 +107,7 @@ fn contents_of_the_log_bring_no_segment_back_as_zeros() {
     }
 }
 
-/// All files of a store but those that say who has it open, and what they hold.
+/// All files of a store but the one that says who has it open, and the database, which writes of itself when it is opened and closed; and what they hold.
 fn files(place: &Place) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut directories = vec![place.store()];

@@ -16,7 +16,7 @@ use ah_host::helper::TOKEN_FILE;
 use ah_plugin_api::ipc::Client;
 use ah_plugin_api::wire::{self, Caller, Op};
 use ah_plugin_api::{
-    Context, DestroyRequest, ErrorKind, FileName, MountRequest, Place, ProbeRequest, ProviderName, Reference, RelPath,
+    Context, DestroyRequest, ErrorKind, FileName, ListRequest, MountRequest, Place, ProbeRequest, ProviderName, Reference, RelPath,
     Result, Snapshot,
 };
 use common::{ALICE, ALLOWED, BOB, Daemon, Home, LIMIT, as_user, is_root, request};
@@ -105,7 +105,7 @@ fn another_users_workspace_target_and_token_are_refused_however_they_were_come_b
         let place = Place::new(&own.store).with_target(&theirs.target);
         assert_eq!(provider.mount(&place, &mount, &Context::quiet()).unwrap_err().kind, ErrorKind::PermissionDenied);
         let raw = Raw::of(&daemon);
-        assert_eq!(raw.call(Op::List, (), &token, None, None).unwrap_err().kind, ErrorKind::InvalidArgument);
+        assert_eq!(raw.call(Op::List, ListRequest::default(), &token, None, None).unwrap_err().kind, ErrorKind::InvalidArgument);
     });
     assert_eq!(fs::read_dir(alice.at("target")).unwrap().count(), 0);
     assert!(daemon.said("permission-denied"));
@@ -170,7 +170,7 @@ fn another_users_token_and_references_lead_nowhere() {
         for bad in ["../../../etc", "a/b", "..", "A"] {
             fs::write(bob.at("store/bad"), bad).unwrap();
             let file = File::open(bob.at("store/bad")).unwrap();
-            let refused = Raw::of(&daemon).call(Op::List, (), &file, None, None).unwrap_err();
+            let refused = Raw::of(&daemon).call(Op::List, ListRequest::default(), &file, None, None).unwrap_err();
             assert_eq!(refused.kind, ErrorKind::InvalidArgument, "{bad}");
         }
     });
@@ -252,11 +252,11 @@ fn descriptors_of_other_kinds_are_refused() {
         let a_directory = [("a directory", open(&alice.at("w"), OFlags::RDONLY))];
         let tokens = kinds.iter().filter(|(kind, _)| *kind != "a file").chain(&a_directory);
         for (kind, fd) in tokens {
-            let refused = raw.call(Op::List, (), fd, None, None).unwrap_err();
+            let refused = raw.call(Op::List, ListRequest::default(), fd, None, None).unwrap_err();
             assert_eq!(refused.kind, ErrorKind::InvalidArgument, "{kind} for a token");
         }
         let write_only = open(&alice.at("store").join(TOKEN_FILE), OFlags::WRONLY);
-        assert!(raw.call(Op::List, (), &write_only, None, None).is_err());
+        assert!(raw.call(Op::List, ListRequest::default(), &write_only, None, None).is_err());
         // The place of a directory is as good as the directory.
         let place = open(&alice.at("w"), OFlags::PATH);
         raw.call(Op::Snapshot, request("two", None), &token, Some(&place), None).unwrap();

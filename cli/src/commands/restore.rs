@@ -184,7 +184,7 @@ pub(crate) fn aside(app: &App, workspace: &Workspace, report: &RestoreReport, re
         }
         if report.lost > 0 {
             let of = if hints.is_empty() && report.copy_out.is_empty() { "" } else { "of what was changed below: " };
-            hints.push(format!("{of}what the snapshot held of it is not kept; a snapshot of the workspace that the branch grew from may have it: `ah agent fs versions PATH` there"));
+            hints.push(format!("{of}what the snapshot held of it is not kept; a snapshot of the workspace that the branch grew from may have it: `ah -C . agent fs versions PATH` there"));
         }
         if let Some(first) = report.copy_out.first() {
             let others = if report.copy_out.len() > 1 { ", and the others alike" } else { "" };

@@ -97,6 +97,15 @@ fn that_a_log_is_damaged_is_told_each_time() {
             for log in fs::read_dir(home.join("tree/log")).unwrap() {
                 fs::File::options().write(true).open(log.unwrap().path()).unwrap().set_len(0).unwrap();
             }
+            // Nothing is opened until what was changed since is given up, and each is told how.
+            for words in [&["-q", "snapshot"][..], &["status", "--json"], &["gc"]] {
+                let refused = bench.ran(&root, words);
+                let said = [&refused.stdout[..], &refused.stderr].concat();
+                let is_told = said.contains("the newest log is not there") && said.contains("ah-agentfsd --fsck");
+                assert!(refused.code == 4 && is_told, "{words:?}: {refused:?}");
+            }
+            end(bench);
+            fsck(bench, &format!("{} --repair; test $? = 1", home.display()));
             let mut bring_back = String::new();
             for words in [&["-q", "snapshot"][..], &["snapshot"], &["status", "--json"], &["gc"]] {
                 let refused = bench.ran(&root, words);

@@ -484,6 +484,10 @@ fn what_a_workspace_was_before_a_log_was_lost_comes_back_as_the_hint_says() {
         for log in fs::read_dir(home.join("tree/log")).unwrap() {
             fs::File::options().write(true).open(log.unwrap().path()).unwrap().set_len(0).unwrap();
         }
+        let refused = bench.ran(&root, &["status"]);
+        assert!(refused.code == 4 && refused.stderr.contains("the newest log is not there"), "{refused:?}");
+        end(bench);
+        fsck(bench, &format!("{} --repair; test $? = 1", home.display()));
         let told = bench.ran(&root, &["status"]);
         let bring_back = told.stderr.split('`').find(|said| said.contains("cp -aT"));
         assert!(told.stderr.contains("its log is damaged") && bring_back.is_some(), "{told:?}");

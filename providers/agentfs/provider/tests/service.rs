@@ -344,7 +344,7 @@ fn a_damaged_log_is_told_of_and_cut_by_fsck_which_nobody_runs_beside_the_service
     assert!(code == Some(1) && std::fs::read(newest()).unwrap() == bytes, "{said}");
     list().unwrap_err();
     let (code, said) = fsck(true);
-    assert!(code == Some(0) && said.contains("lost"), "{said}");
+    assert!(code == Some(1) && said.contains("lost") && said.contains(".damaged"), "{said}");
     assert_eq!(scene.ids(), BTreeSet::from(["early".to_owned()]));
     let service = scene.service().unwrap();
     kill_process(service, Signal::TERM).unwrap();

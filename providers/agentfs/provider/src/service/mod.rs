@@ -152,7 +152,7 @@ fn fail(message: impl Into<String>, error: &ah_agentfs::Error) -> Error {
     }
     match error {
         Tree::DataLoss { .. } => failed.with_hint(
-            "it was changed or removed in the directory that was branched; what it was, a snapshot of that directory may have: `versions PATH` there",
+            "it was changed or removed in the directory that was branched; what it was, a snapshot of that directory may have: `ah -C . agent fs versions PATH` there",
         ),
         Tree::LostBelow => failed.with_hint(
             "what it was is not known (`dmesg` may say); a branch that is made now can have durable snapshots, and this one once its service, `ah-agentfsd`, was ended (SIGTERM) and the next command has started it again",

@@ -553,6 +553,12 @@ fn a_log_that_was_lost_does_not_take_what_lies_behind_along() {
     fs::set_permissions(scene.workspace(), fs::Permissions::from_mode(0o755)).unwrap();
     fs::remove_dir_all(scene.workspace()).unwrap();
     fs::create_dir(scene.workspace()).unwrap();
+    // Nothing is opened until what was changed since is given up.
+    assert_eq!(scene.reclaim(true).unwrap_err().kind, ErrorKind::DataLoss);
+    scene.end(Signal::TERM);
+    let mut check = Command::new(env!("CARGO_BIN_EXE_ah-agentfsd"));
+    let check = check.arg("--fsck").arg(scene.dir.join("store")).arg("--repair").output().unwrap();
+    assert_eq!(check.status.code(), Some(1), "{check:?}");
     for auto in [true, false] {
         scene.reclaim(auto).unwrap();
         assert_eq!(fs::read_to_string(scene.behind().join("src/deep/9")).unwrap(), "file 9");

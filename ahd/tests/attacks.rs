@@ -16,8 +16,8 @@ use ah_host::helper::TOKEN_FILE;
 use ah_plugin_api::ipc::Client;
 use ah_plugin_api::wire::{self, Caller, Op};
 use ah_plugin_api::{
-    Context, DestroyRequest, ErrorKind, FileName, ListRequest, MountRequest, Place, ProbeRequest, ProviderName, Reference, RelPath,
-    Result, Snapshot,
+    Context, DestroyRequest, ErrorKind, FileName, ListRequest, MountRequest, Place, ProbeRequest, ProviderName,
+    Reference, RelPath, Result, Snapshot,
 };
 use common::{ALICE, ALLOWED, BOB, Daemon, Home, LIMIT, as_user, is_root, request};
 use rustix::fs::{Mode, OFlags};
@@ -105,7 +105,10 @@ fn another_users_workspace_target_and_token_are_refused_however_they_were_come_b
         let place = Place::new(&own.store).with_target(&theirs.target);
         assert_eq!(provider.mount(&place, &mount, &Context::quiet()).unwrap_err().kind, ErrorKind::PermissionDenied);
         let raw = Raw::of(&daemon);
-        assert_eq!(raw.call(Op::List, ListRequest::default(), &token, None, None).unwrap_err().kind, ErrorKind::InvalidArgument);
+        assert_eq!(
+            raw.call(Op::List, ListRequest::default(), &token, None, None).unwrap_err().kind,
+            ErrorKind::InvalidArgument
+        );
     });
     assert_eq!(fs::read_dir(alice.at("target")).unwrap().count(), 0);
     assert!(daemon.said("permission-denied"));

@@ -201,7 +201,10 @@ fn hints_say_what_helps() {
         // Repeating it would not help.
         let ran = bench.ran(&branch, &["restore", "k"]);
         assert!(ran.code == 4 && ran.stdout.lines().count() == 1, "{ran:?}");
-        assert!(ran.stderr.contains("`ah -C . agent fs versions PATH` there") && !ran.stderr.contains("make writable"), "{ran:?}");
+        assert!(
+            ran.stderr.contains("`ah -C . agent fs versions PATH` there") && !ran.stderr.contains("make writable"),
+            "{ran:?}"
+        );
         assert_eq!(bench.sh(&format!("cat {0}/f {0}/src/main", branch.display())), "mine\nfn main() {}");
         let ran = bench.ran(&branch, &["cat", "k", "f"]);
         assert!(ran.code == 1 && ran.stderr.contains("`ah -C . agent fs versions PATH` there"), "{ran:?}");

@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{BEHIND, NOT_MOUNTED};
 
-use crate::seek::is_there;
-use crate::text;
+use crate::{fsio, text};
 
 /// What begins the name of what is put aside beside a workspace.
 const ASIDE: &str = ".ah-left-";
@@ -18,7 +17,8 @@ const ASIDE: &str = ".ah-left-";
 /// What is typed where only what stands in for the workspace is at `root`. What lies beside it under the name of what it was before `convert` comes back there.
 pub(crate) fn way_out(root: &Path) -> String {
     let typed = |path: &Path| text::shell(path.as_os_str());
-    let (place, stands, aside) = (typed(root), typed(&root.join(NOT_MOUNTED)), typed(&free(root)));
+    let (place, stands, aside) =
+        (typed(root), typed(&root.join(NOT_MOUNTED)), typed(&fsio::free(&beside(root, ASIDE))));
     let clear = format!("test -f {stands} && cd / && mkdir {aside} && mv -T {place} {aside}");
     let before = beside(root, BEHIND);
     match before.symlink_metadata() {
@@ -40,17 +40,6 @@ pub(crate) fn way_out(root: &Path) -> String {
 pub(crate) fn beside(root: &Path, before: &str) -> PathBuf {
     let name: OsString = [before.as_ref(), root.file_name().unwrap_or_default()].into_iter().collect();
     root.with_file_name(name)
-}
-
-/// One for what stands in for it, where nothing is.
-fn free(root: &Path) -> PathBuf {
-    let first = beside(root, ASIDE);
-    let numbered = |number: u32| {
-        let mut name = first.clone().into_os_string();
-        name.push(format!("-{number}"));
-        PathBuf::from(name)
-    };
-    std::iter::once(first.clone()).chain((2..).map(numbered)).find(|path| !is_there(path)).unwrap_or(first)
 }
 
 #[cfg(test)]

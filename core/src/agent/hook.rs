@@ -9,7 +9,8 @@
 //! | answer | no tool of the turn runs any more; a moment |
 //! | session end | a moment; the session has ended |
 //!
-//! An answer and an end of a conversation that was left when the session went back are moments only.
+//! An answer and an end of a conversation that was left when the session went back are moments only. What a person typed while the agent was at work, for which it calls nobody, has
+//! its moments before that of the next call (`meanwhile`).
 //!
 //! A call costs a few small files, and where tools run side by side a look at what was added to the transcript meanwhile, whatever the workspace and its history are like: nothing here looks at either. All snapshots are taken behind it (`moments/capture`). What fails is told on the timeline, or in `$AH_HOME/logs` where there is none; the agent never
 //! hears of it.

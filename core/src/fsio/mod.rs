@@ -45,9 +45,18 @@ pub(crate) fn suffixed(path: &Path, suffix: &str) -> PathBuf {
 
 /// The same, with a number behind that where something is there already.
 pub(crate) fn suffixed_free(path: &Path, suffix: &str) -> PathBuf {
-    let numbered = (2..).map(|n| suffixed(path, &format!("{suffix}-{n}")));
-    let mut names = std::iter::once(suffixed(path, suffix)).chain(numbered);
-    names.find(|name| name.symlink_metadata().is_err()).unwrap_or_default()
+    free(&suffixed(path, suffix))
+}
+
+/// That path, or with a number behind it where something is there already.
+pub(crate) fn free(first: &Path) -> PathBuf {
+    let numbered = (2..).map(|n| {
+        let mut path = first.as_os_str().to_owned();
+        path.push(format!("-{n}"));
+        PathBuf::from(path)
+    });
+    let mut paths = std::iter::once(first.to_owned()).chain(numbered);
+    paths.find(|path| path.symlink_metadata().is_err()).unwrap_or_default()
 }
 
 /// What [`put_aside`] puts behind the name.

@@ -94,12 +94,13 @@ impl State {
 
     /// The snapshot that a moment had, if that was removed.
     pub(crate) fn lost_snapshot(&self, moment: &Moment) -> Option<SnapshotId> {
-        let is_one_before =
-            |other: &&Moment| other.session == moment.session && other.seq < moment.seq && other.record.is_an_agents();
-        let mut before = self.moments.iter().rev().filter(is_one_before);
         // The one that it has its files from.
         let moment = match moment.record.meanwhile {
-            true => before.find(|before| !before.record.meanwhile)?,
+            true => {
+                let own = self.moments.iter().position(|other| other.record.id == moment.record.id)?;
+                let before = self.moments[..own].iter().rev().filter(|other| other.session == moment.session);
+                of_before(before, &moment.record, |before| !before.record.meanwhile)?
+            }
             false => moment,
         };
         if moment.record.snapshot.is_some() {
@@ -132,6 +133,20 @@ fn place(events: &[Event], snapshot: &SnapshotRecord, after: Option<u64>) -> u64
     after.map(|after| after.saturating_add(1)).or_else(by_time).unwrap_or(found).min(found)
 }
 
+/// Of the moments of a session, backwards, the one that a prompt typed meanwhile has its files from. The agent may have written the prompt down when it had done more
+/// already: what has its place in the transcript behind the prompt's came after it, though it was told first.
+fn of_before<'a>(
+    mut before: impl Iterator<Item = &'a Moment>,
+    prompt: &MomentRecord,
+    is_it: impl Fn(&Moment) -> bool,
+) -> Option<&'a Moment> {
+    let came_after = |moment: &Moment| {
+        let places = moment.record.transcript.as_ref().zip(prompt.transcript.as_ref());
+        places.is_some_and(|(one, prompt)| one.file == prompt.file && one.offset > prompt.offset)
+    };
+    before.find(|moment| moment.record.is_an_agents() && is_it(moment) && !came_after(moment))
+}
+
 fn removed(events: &[Event]) -> BTreeSet<SnapshotId> {
     let removed = events.iter().filter_map(|event| match &event.body {
         EventBody::Remove { snapshots, .. } => Some(snapshots),
@@ -158,16 +173,19 @@ fn moments_of(events: &[Event], removed: &BTreeSet<SnapshotId>) -> (Vec<Moment>,
             _ => {}
         }
     }
-    let mut last: HashMap<SessionName, usize> = HashMap::new();
+    let mut agents: HashMap<SessionName, Vec<usize>> = HashMap::new();
     for at in 0..moments.len() {
         let (before, rest) = moments.split_at_mut(at);
         let Moment { session, record, .. } = &mut rest[0];
-        if let Some(&of) = last.get(session).filter(|_| record.meanwhile) {
-            let MomentRecord { snapshot, inexact, reason, .. } = before[of].record.clone();
+        if record.meanwhile
+            && let Some(own) = agents.get(session)
+            && let Some(of) = of_before(own.iter().rev().map(|&at| &before[at]), record, |_| true)
+        {
+            let MomentRecord { snapshot, inexact, reason, .. } = of.record.clone();
             (record.snapshot, record.inexact, record.reason) = (snapshot, inexact, reason);
         }
         if record.is_an_agents() {
-            last.insert(session.clone(), at);
+            agents.entry(session.clone()).or_default().push(at);
         }
     }
     for Moment { record, .. } in &mut moments {
@@ -222,6 +240,44 @@ mod tests {
         let lost = std::thread::Builder::new().stack_size(256 << 10);
         let lost = lost.spawn(move || gone.lost_snapshot(gone.moments.last().unwrap())).unwrap().join().unwrap();
         assert_eq!(lost.as_ref().map(SnapshotId::as_str), Some("zzzzzzzzzzzz"));
+    }
+
+    /// Claude Code writes its transcript a tenth of a second late, and a quick model has asked for the next tool by then.
+    #[test]
+    fn a_prompt_that_was_written_down_late_has_its_files_from_before_what_came_after_it() {
+        let event = |seq: u64, id: &str, more: serde_json::Value| {
+            let mut body = serde_json::json!({ "type": "moment", "id": id, "kind": "tool" });
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let body = serde_json::from_value(body).unwrap();
+            Event { seq, time: at(1), session: SessionName::main(), body }
+        };
+        let place = |file: &str, offset: u64| serde_json::json!({ "file": file, "line": 1, "offset": offset });
+        let tool = |file: &str, offset, snapshot: &str| serde_json::json!({ "transcript": place(file, offset), "snapshot": snapshot });
+        let typed = serde_json::json!({ "kind": "prompt", "meanwhile": true, "transcript": place("/t", 10) });
+        let of = |before: [serde_json::Value; 3]| {
+            let mut events: Vec<Event> = before
+                .into_iter()
+                .zip(1..)
+                .map(|(more, seq)| event(seq, ["kkkkkkkkkkkk", "llllllllllll", "mmmmmmmmmmmm"][seq as usize - 1], more))
+                .collect();
+            events.push(event(4, "nnnnnnnnnnnn", typed.clone()));
+            let there = State::of(TimelineReport { events: events.clone(), ..TimelineReport::default() });
+            let snapshot = there.moments[3].record.snapshot.clone().unwrap();
+            let removed = serde_json::json!({ "type": "remove", "snapshots": [snapshot], "by": "rm" });
+            events.push(Event { seq: 5, body: serde_json::from_value(removed).unwrap(), ..events[0].clone() });
+            let gone = State::of(TimelineReport { events, ..TimelineReport::default() });
+            assert_eq!(gone.lost_snapshot(&gone.moments[3]), Some(snapshot.clone()));
+            snapshot.to_string()
+        };
+        assert_eq!(
+            of([tool("/t", 10, "xxxxxxxxxxxx"), tool("/t", 20, "yyyyyyyyyyyy"), tool("/t", 30, "zzzzzzzzzzzz")]),
+            "xxxxxxxxxxxx"
+        );
+        // Of another file the places say nothing.
+        assert_eq!(
+            of([tool("/t", 10, "xxxxxxxxxxxx"), tool("/t", 20, "yyyyyyyyyyyy"), tool("/u", 30, "zzzzzzzzzzzz")]),
+            "zzzzzzzzzzzz"
+        );
     }
 
     #[test]

@@ -109,8 +109,9 @@ impl<'a> Tree<'a> {
             return;
         };
         self.before.push(left.replace(at));
-        // An agent that was left running may still end its turn, or end: it is not gone on with for that.
-        if matches!(moment.record.kind, MomentKind::SessionStart | MomentKind::Prompt) {
+        // An agent that was left running may still end its turn, or end, and what it was told meanwhile may be heard of only then: it is not gone on with for that.
+        let goes_on = matches!(moment.record.kind, MomentKind::SessionStart | MomentKind::Prompt);
+        if goes_on && !moment.record.meanwhile {
             line.leave();
             (line.last, line.conversation) = (Some(at), conversation);
         }

@@ -1,6 +1,6 @@
 //! Which line sessions are on, after what befell them.
 //!
-//! What befell them is told in words: `1:a` a prompt, in the conversation with the file `a`; `1` one of which no place is known; `t1:a` a tool, `begin:a` and `end:a`
+//! What befell them is told in words: `1:a` a prompt, in the conversation with the file `a`; `1` one of which no place is known; `m1:a` one that was typed meanwhile; `t1:a` a tool, `begin:a` and `end:a`
 //! the agent begins and ends; `both<1:b`, `talk<1:b`, `files<1` a going back, with the file of the conversation's copy (none: it is to begin anew);
 //! `undo` takes back what changed files last. `other/` before a word: in another session.
 
@@ -36,6 +36,7 @@ fn moment(word: &str, seq: u64) -> MomentRecord {
         if kind == MomentKind::SessionStart || kind == MomentKind::SessionEnd { seq.to_string() } else { name.into() };
     let mut record = MomentRecord::new(id(&own), kind);
     record.prompt = Some(name.to_owned());
+    record.meanwhile = name.starts_with('m');
     record.transcript = file.map(|file| TranscriptPosition { file: path(file), line: 1, offset: 1, uuid: None });
     record
 }
@@ -138,6 +139,11 @@ fn the_line_is_the_one_that_was_gone_on_with() {
         ("1:a 2:a t3:a both<2:b t4:a end:a", "1"),
         ("1:a 2:a t3:a both<2:b t4:a end:a 5:b", "1 5"),
         ("1:a 2:a t3:a both<2:b t4:a end:a 5:a", "1 2 t3 t4 5"),
+        // What it had been told meanwhile is heard of only then.
+        ("1:a t2:a both<1 m3:a end:a", ""),
+        ("1:a t2:a both<1 m3:a end:a 4:b", "4"),
+        ("1:a t2:a both<1 m3:a end:a 4:a", "1 t2 m3 4"),
+        ("1:a 2:a t3:a both<2:b m4:a end:a 5:b m6:b", "1 5 m6"),
         // To before the first; the agent gives itself an id.
         ("1:a 2:a both<1 3:b", "3"),
         ("1:a 2:a both<1 begin:b 3:b 4:b both<4:c", "3"),
@@ -200,6 +206,7 @@ fn what_was_said_before_a_moment_is_what_came_before_it_in_its_own_conversation(
         ("1:a 2:a 3:a both<2:b 4:b", "4", "1"),
         ("1:a 2:a 3:a both<2:b undo 4:a both<4:c", "3", "1 2"),
         ("1:a 2:a 3:a both<1 4:b", "4", ""),
+        ("1:a t2:a both<1 m3:a end:a 4:b", "4", ""),
         ("1:a 2:a 3:a files<2 4:a", "4", "1 2 3"),
     ] {
         let events = events(flow);

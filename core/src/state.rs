@@ -99,7 +99,7 @@ impl State {
             true => {
                 let own = self.moments.iter().position(|other| other.record.id == moment.record.id)?;
                 let before = self.moments[..own].iter().rev().filter(|other| other.session == moment.session);
-                of_before(before, &moment.record, |before| !before.record.meanwhile)?
+                of_before(before, &moment.record)?
             }
             false => moment,
         };
@@ -135,16 +135,17 @@ fn place(events: &[Event], snapshot: &SnapshotRecord, after: Option<u64>) -> u64
 
 /// Of the moments of a session, backwards, the one that a prompt typed meanwhile has its files from. The agent may have written the prompt down when it had done more
 /// already: what has its place in the transcript behind the prompt's came after it, though it was told first.
-fn of_before<'a>(
-    mut before: impl Iterator<Item = &'a Moment>,
-    prompt: &MomentRecord,
-    is_it: impl Fn(&Moment) -> bool,
-) -> Option<&'a Moment> {
+fn of_before<'a>(mut before: impl Iterator<Item = &'a Moment>, prompt: &MomentRecord) -> Option<&'a Moment> {
     let came_after = |moment: &Moment| {
         let places = moment.record.transcript.as_ref().zip(prompt.transcript.as_ref());
         places.is_some_and(|(one, prompt)| one.file == prompt.file && one.offset > prompt.offset)
     };
-    before.find(|moment| moment.record.is_an_agents() && is_it(moment) && !came_after(moment))
+    before.find(|moment| has_own_files(&moment.record) && !came_after(moment))
+}
+
+/// Whether it is an agent's, and its files are not those of another moment.
+fn has_own_files(moment: &MomentRecord) -> bool {
+    moment.is_an_agents() && !moment.meanwhile
 }
 
 fn removed(events: &[Event]) -> BTreeSet<SnapshotId> {
@@ -179,12 +180,12 @@ fn moments_of(events: &[Event], removed: &BTreeSet<SnapshotId>) -> (Vec<Moment>,
         let Moment { session, record, .. } = &mut rest[0];
         if record.meanwhile
             && let Some(own) = agents.get(session)
-            && let Some(of) = of_before(own.iter().rev().map(|&at| &before[at]), record, |_| true)
+            && let Some(of) = of_before(own.iter().rev().map(|&at| &before[at]), record)
         {
             let MomentRecord { snapshot, inexact, reason, .. } = of.record.clone();
             (record.snapshot, record.inexact, record.reason) = (snapshot, inexact, reason);
         }
-        if record.is_an_agents() {
+        if has_own_files(record) {
             agents.entry(session.clone()).or_default().push(at);
         }
     }
@@ -278,6 +279,34 @@ mod tests {
             of([tool("/t", 10, "xxxxxxxxxxxx"), tool("/t", 20, "yyyyyyyyyyyy"), tool("/u", 30, "zzzzzzzzzzzz")]),
             "zzzzzzzzzzzz"
         );
+    }
+
+    /// Both are told at the call of the third tool, behind the second.
+    #[test]
+    fn of_two_prompts_that_were_written_down_late_each_has_its_files_from_the_tool_before_it() {
+        let event = |(seq, id, kind, offset, snapshot): (u64, &str, &str, u64, Option<&str>)| {
+            let place = serde_json::json!({ "file": "/t", "line": 1, "offset": offset });
+            let body = serde_json::json!({
+                "type": "moment", "id": id, "kind": kind, "meanwhile": kind == "prompt", "transcript": place, "snapshot": snapshot,
+            });
+            Event { seq, time: at(1), session: SessionName::main(), body: serde_json::from_value(body).unwrap() }
+        };
+        let (one, two) = ("xxxxxxxxxxxx", "yyyyyyyyyyyy");
+        let told = [
+            (1, "kkkkkkkkkkkk", "tool", 10, Some(one)),
+            (2, "llllllllllll", "tool", 30, Some(two)),
+            (3, "mmmmmmmmmmmm", "prompt", 20, None),
+            (4, "nnnnnnnnnnnn", "prompt", 40, None),
+        ];
+        let mut events: Vec<Event> = told.into_iter().map(event).collect();
+        let there = State::of(TimelineReport { events: events.clone(), ..TimelineReport::default() });
+        let snapshots = there.moments[2..].iter().map(|moment| moment.record.snapshot.as_ref().map(SnapshotId::as_str));
+        assert_eq!(snapshots.collect::<Vec<_>>(), [Some(one), Some(two)]);
+        let removed = serde_json::json!({ "type": "remove", "snapshots": [one, two], "by": "rm" });
+        events.push(Event { seq: 5, body: serde_json::from_value(removed).unwrap(), ..events[0].clone() });
+        let gone = State::of(TimelineReport { events, ..TimelineReport::default() });
+        let lost = gone.moments[2..].iter().map(|moment| gone.lost_snapshot(moment).unwrap().to_string());
+        assert_eq!(lost.collect::<Vec<_>>(), [one, two]);
     }
 
     #[test]

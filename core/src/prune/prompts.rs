@@ -1,6 +1,6 @@
 //! Which snapshots stand for a prompt: what a timeline says about who wanted what. Pure.
 //!
-//! For each prompt the snapshot stands that `@prompt` and a rewind to it mean: the one that its moment names, else the nearest before it, or what
+//! For each prompt that a person typed the snapshot stands that `@prompt` and a rewind to it mean: the one that its moment names, else the nearest before it, or what
 //! all files were put back to since (`refs::before`), else the first after it. The nearest of its session is meant in that session, and the
 //! nearest of any by who is in none. Where a session has no prompt yet (a recorded shell, say), the last of each hour
 //! stands for it. The last of each session is told apart: what the last prompt came to is in no later prompt's.
@@ -45,7 +45,7 @@ impl Prompts {
         let mut first_prompts: BTreeMap<&SessionName, u64> = BTreeMap::new();
         for Moment { seq, time, session, record } in moments {
             match record.kind {
-                MomentKind::Prompt => {
+                MomentKind::Prompt if record.is_persons_prompt() => {
                     first_prompts.entry(session).or_insert(*seq);
                     let by = Some((*seq, *time));
                     // Of an inexact one REFs mean the one before. One that is named may be of another session, where nothing had changed since.
@@ -140,8 +140,9 @@ mod tests {
             id
         }
 
-        fn prompt(&mut self, of: u8) {
-            let record = MomentRecord::new(id(self.0.len()), MomentKind::Prompt);
+        fn prompt(&mut self, of: u8, by_agent: bool) {
+            let mut record = MomentRecord::new(id(self.0.len()), MomentKind::Prompt);
+            record.by_agent = by_agent;
             self.tell(of, EventBody::Moment(Box::new(record)));
         }
 
@@ -168,7 +169,7 @@ mod tests {
 
     /// What each prompt means, to who is in no session, and in its own.
     fn meant(state: &State) -> Vec<Option<SnapshotId>> {
-        let prompts = state.moments.iter().filter(|moment| moment.record.kind == MomentKind::Prompt);
+        let prompts = state.moments.iter().filter(|moment| moment.record.is_persons_prompt());
         let both = prompts.flat_map(|moment| [None, Some(&moment.session)].map(|own| (moment.record.id.as_str(), own)));
         let means = |(name, own)| {
             let (local, named) = (|_: &str| None, format_time);
@@ -182,31 +183,45 @@ mod tests {
     #[test]
     fn for_a_prompt_after_all_was_put_back_stands_what_it_was_put_back_to() {
         let mut story = Story::default();
-        story.prompt(0);
+        story.prompt(0, false);
         let first = story.snapshot(0, SnapshotKind::Auto);
         let good = story.snapshot(0, SnapshotKind::Auto);
         story.snapshot(0, SnapshotKind::Auto);
         story.restore(0, good.clone(), true);
-        story.prompt(0);
+        story.prompt(0, false);
         let own = story.snapshot(0, SnapshotKind::Auto);
         // Somebody else's is the nearest to who is in no session.
         let others = story.snapshot(1, SnapshotKind::Auto);
-        story.prompt(0);
+        story.prompt(0, false);
         let last = story.snapshot(1, SnapshotKind::Auto);
         let kept: BTreeSet<SnapshotId> = keepers(&story.state()).keepers.into_keys().collect();
         assert_eq!(kept, BTreeSet::from([first, good, own, others, last]));
     }
 
+    /// Scheduled every few minutes they would keep a snapshot each.
+    #[test]
+    fn for_a_prompt_that_nobody_typed_no_snapshot_stands() {
+        let mut story = Story::default();
+        let first = story.snapshot(0, SnapshotKind::Auto);
+        story.prompt(0, false);
+        story.snapshot(0, SnapshotKind::Auto);
+        story.prompt(0, true);
+        let last = story.snapshot(0, SnapshotKind::Auto);
+        let kept: BTreeSet<SnapshotId> = keepers(&story.state()).keepers.into_keys().collect();
+        assert_eq!(kept, BTreeSet::from([first, last]));
+    }
+
     proptest! {
         #[test]
         fn what_stands_for_prompts_is_what_they_mean(
-            steps in proptest::collection::vec((0u8..5, 0u8..2, any::<proptest::sample::Index>()), 1..40),
+            steps in proptest::collection::vec((0u8..6, 0u8..2, any::<proptest::sample::Index>()), 1..40),
         ) {
             let (mut story, mut taken) = (Story::default(), Vec::new());
             for (step, of, which) in steps {
                 match step {
                     0 | 1 => taken.push(story.snapshot(of, SnapshotKind::Auto)),
-                    2 => story.prompt(of),
+                    2 => story.prompt(of, false),
+                    5 => story.prompt(of, true),
                     _ if taken.is_empty() => {}
                     _ => {
                         let target: SnapshotId = which.get(&taken).clone();

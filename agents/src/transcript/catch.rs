@@ -62,7 +62,7 @@ fn meanwhile(since: &Position, until: u64) -> Result<Vec<Prompt>> {
         let text = claude::meanwhile(line);
         let position = lines.position(uuid.clone().or_else(|| last.uuid.clone()));
         let before = std::mem::replace(&mut last, position.clone());
-        found.extend(text.map(|text| Prompt { text, id: None, uuid, before, position, time }));
+        found.extend(text.map(|text| Prompt { text, id: None, uuid, before, position, time, by_agent: false }));
         if found.len() > MEANWHILE {
             found.pop_front();
         }

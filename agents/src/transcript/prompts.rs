@@ -8,7 +8,7 @@ use super::line::{Lines, What};
 use super::{Position, catch};
 use crate::Agent;
 
-/// What a person typed, and where.
+/// What a person typed, or the agent was told by itself, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompt {
     /// The text; images and other attachments are left out.
@@ -23,6 +23,8 @@ pub struct Prompt {
     pub position: Position,
     /// When it was made.
     pub time: Option<Timestamp>,
+    /// Whether no person typed it. Only of what hooks told is that known; see [`Prompts::told`].
+    pub by_agent: bool,
 }
 
 /// The prompts of a transcript, read as they are asked for; see [`super::prompts`].
@@ -36,7 +38,7 @@ pub struct Prompts {
 }
 
 impl Prompts {
-    /// Those, too, that begin like the agent's own text, and that hooks told of: by id, and by what was typed or its beginning.
+    /// Those, too, that begin like the agent's own text, or that nobody typed, and that hooks told of: by id, and by what was typed or its beginning.
     #[must_use]
     pub fn told(self, told: Vec<(String, String)>) -> Self {
         Self { told, ..self }
@@ -55,9 +57,10 @@ impl Prompts {
             let before = self.last.clone();
             self.last = lines.position(seen.uuid.clone().or(before.uuid.clone()));
             let opening = self.opening.take();
+            let by_agent = matches!(seen.what, What::Unsure { by_agent: true, .. });
             match seen.what {
                 What::Opening { .. } => self.opening = opening.or(Some(before)),
-                What::Unsure { text, id, by_agent } if by_agent || !is_told(&self.told, id.as_deref(), &text) => {}
+                What::Unsure { text, id, .. } if !is_told(&self.told, id.as_deref(), &text) => {}
                 What::Prompt { text, id } | What::Unsure { text, id, .. } => {
                     let before = opening.unwrap_or(before);
                     return Ok(Some(Prompt {
@@ -67,6 +70,7 @@ impl Prompts {
                         before,
                         position: self.last.clone(),
                         time: seen.time,
+                        by_agent,
                     }));
                 }
                 What::Other | What::Results(_) | What::GoesOn(_) => {}

@@ -296,9 +296,11 @@ fn may_be_replayed(error: &Error) -> bool {
 /// the transcript count only where the timeline knows of no prompt: it may have been rewritten since.
 fn said(state: &State, start: &Start, agent: Agent, file: Option<&Path>) -> Vec<String> {
     let before = prompts_before(&state.events, &state.moments, &start.moment);
-    let known: Vec<&String> = before.iter().filter_map(|moment| moment.record.prompt.as_ref()).collect();
+    let persons = before.iter().filter(|moment| moment.record.is_persons_prompt());
+    let known: Vec<&String> = persons.filter_map(|moment| moment.record.prompt.as_ref()).collect();
     let read = |file: &Path| prompts(agent, file, None)?.told(told_of(&before)).collect::<Result<Vec<_>>>();
-    let all = file.and_then(|file| read(file).ok()).unwrap_or_default();
+    let mut all = file.and_then(|file| read(file).ok()).unwrap_or_default();
+    all.retain(|prompt| !prompt.by_agent);
     if known.is_empty() {
         let until = start.moment.record.transcript.as_ref().filter(|until| Some(until.file.as_path()) == file);
         let until = until.map_or(0, |until| until.offset);
@@ -332,5 +334,61 @@ impl Start {
         let file = self.transcript.as_deref();
         let found = self.agent().and_then(|(agent, _)| find(state, self, agent, file));
         self.moment.record.checkpoint.is_none() && matches!(found, Ok(Found::Empty))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::moments::{MomentRecord, TranscriptPosition};
+    use crate::timeline::{Event, EventBody, TimelineReport};
+    use ah_plugin_api::{SnapshotId, Timestamp};
+
+    /// A real session: a prompt that has another one scheduled, and a minute later that one, in lines 13 to 16, with its answer behind it.
+    const SCHEDULED: &str = include_str!("../../../agents/fixtures/claude/scheduled.jsonl");
+
+    /// After `/clear` what is scheduled goes on in a conversation in which nobody has said anything.
+    #[test]
+    fn a_conversation_that_a_scheduled_prompt_began_is_cut_behind_it_and_says_nothing_in_a_persons_name() {
+        let begun = SCHEDULED.split_inclusive('\n').skip(12).collect::<String>();
+        let typed = SCHEDULED.lines().nth(4).unwrap().replace("54a099f1-5512-4f7f-87f8-ac6ccb5deb91", "mine");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), format!("{begun}{typed}\n")).unwrap();
+        let place = |line, offset| TranscriptPosition { file: file.path().to_owned(), line, offset, uuid: None };
+        let prompt = |name: &str, id: &str, text: &str, at: TranscriptPosition| {
+            let mut record = MomentRecord::new(SnapshotId::new(name).unwrap(), MomentKind::Prompt);
+            (record.prompt_id, record.prompt) = (Some(id.to_owned()), Some(text.to_owned()));
+            record.transcript = Some(at);
+            record
+        };
+        let mut scheduled =
+            prompt("kkkkkkkkkkkk", "153648db-9bf6-4d52-9e72-5a0552375ded", "check the build", place(0, 0));
+        scheduled.by_agent = true;
+        let (lines, bytes) = (begun.lines().count() as u64, begun.len() as u64);
+        let mine = prompt("llllllllllll", "mine", "One", place(lines, bytes));
+        let event = |(seq, record)| {
+            let (time, body) = (Timestamp { secs: 0, nanos: 0 }, EventBody::Moment(Box::new(record)));
+            Event { seq, time, session: SessionName::main(), body }
+        };
+        let events = [(1, scheduled), (2, mine)].map(event).to_vec();
+        let state = State::of(TimelineReport { events, ..TimelineReport::default() });
+        let snapshot = serde_json::json!({
+            "id": "zzzzzzzzzzzz", "session": "main", "seq": 1, "time": "2026-01-01T00:00:00Z", "kind": "auto",
+            "provider": "git", "reference": "r", "durability": "durable",
+        });
+        let start = Start {
+            moment: state.moments[1].clone(),
+            snapshot: serde_json::from_value(snapshot).unwrap(),
+            agent: None,
+            known_at: None,
+            transcript: Some(file.path().to_owned()),
+            notes: Vec::new(),
+        };
+        assert_eq!(said(&state, &start, Agent::Claude, Some(file.path())), [] as [String; 0]);
+        match find(&state, &start, Agent::Claude, Some(file.path())).unwrap() {
+            Found::Cut(at) => assert_eq!((at.line, at.offset), (lines, bytes)),
+            Found::Empty => panic!("something had been said"),
+            Found::Not(error) => panic!("{error}"),
+        }
     }
 }

@@ -126,8 +126,11 @@ mod tests {
         }
         let told = vec![(id.to_owned(), text.to_owned())];
         let all = prompts(Agent::Claude, &place.file, None).unwrap().told(told);
-        let all: Vec<String> = all.map(|prompt| prompt.unwrap().text).collect();
-        assert_eq!(all, ["One"]);
+        let all = all.map(Result::unwrap).map(|prompt| (prompt.text, prompt.by_agent, prompt.before.line));
+        let wanted = [("One".to_owned(), false, 2), ("check the build".to_owned(), true, 12)];
+        assert_eq!(all.collect::<Vec<_>>(), wanted);
+        let untold = prompts(Agent::Claude, &place.file, None).unwrap().map(|prompt| prompt.unwrap().text);
+        assert_eq!(untold.collect::<Vec<_>>(), ["One"]);
         let copy = place.trim_at(found.position()).unwrap();
         assert_eq!((copy.lines, copy.dropped), (12, 0));
         assert!(values(&copy.file).iter().all(|line| line["message"]["content"] != text));

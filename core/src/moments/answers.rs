@@ -85,7 +85,10 @@ impl Workspace {
             return Ok(());
         }
         let exact = moment.and_then(|moment| state.snapshot(moment.record.exact()?));
-        let Some(SnapshotRecord { id, provider, reference, .. }) = exact else { return Ok(()) };
+        let Some(SnapshotRecord { id, provider, reference, .. }) = exact else {
+            // What was done for the one before is known no more, and what is done from now on is not for it.
+            return fsio::remove_file(&self.prompt_file(session));
+        };
         let shown = Shown { id: id.clone(), provider: provider.clone(), reference: reference.clone() };
         if let Some(last) = last {
             self.tell_files(session, &last, &shown)?;

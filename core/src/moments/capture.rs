@@ -144,7 +144,9 @@ impl Workspace {
         let waiting: BTreeSet<SnapshotId> = pending::all(self)?.into_iter().map(|waiting| waiting.moment).collect();
         let is_unheard = |moment: &&Moment| {
             let record = &moment.record;
-            record.snapshot.is_none()
+            // One that was typed meanwhile waits for none: it has what the moment before it has.
+            !record.meanwhile
+                && record.snapshot.is_none()
                 && record.reason.is_none()
                 && !waiting.contains(&record.id)
                 && now.secs - moment.time.secs > OLD

@@ -94,6 +94,7 @@ impl Workspace {
     pub fn session_branch(&self, options: &SessionBranchOptions) -> Result<SessionBranchReport> {
         self.finish_conversations_first();
         self.fence_all()?;
+        self.look_for_meanwhile();
         self.free_name(options.name.as_str());
         let stays = self.lock_stays()?;
         let state = self.state()?.gone_back_with(With::Conversation);

@@ -80,6 +80,8 @@ pub(crate) fn run(app: &App, args: &DiffArgs) -> Outcome {
 
 fn show(app: &App, args: &DiffArgs, workspace: &Workspace) -> Outcome {
     let options = DiffOptions { paths: app.paths(workspace, &args.paths)?, times: args.times };
+    // It looks for what was typed meanwhile, which `@prompt` then means.
+    let prompts: Vec<_> = args.from.iter().chain(&args.to).filter_map(|name| workspace.prompt_meant(name)).collect();
     let grown_from = if args.from.is_none() { workspace.grown_from()? } else { None };
     let (then, report) = match grown_from {
         Some((origin, snapshot)) => {
@@ -92,9 +94,7 @@ fn show(app: &App, args: &DiffArgs, workspace: &Workspace) -> Outcome {
             (None, report.map_err(|error| meant(app, workspace, args, error))?)
         }
     };
-    for prompt in args.from.iter().chain(&args.to).filter_map(|name| workspace.prompt_meant(name)) {
-        launch::tell_from(app, &prompt);
-    }
+    prompts.iter().for_each(|prompt| launch::tell_from(app, prompt));
     let (then, root) = (then.as_ref().unwrap_or(workspace), Dir::open(workspace.root()));
     let sides =
         Sides { then, now: workspace, report: &report, root, lost: RefCell::default(), unread: RefCell::default() };

@@ -102,6 +102,63 @@ fn what_is_typed_while_the_agent_is_at_work_has_a_moment_with_the_files_of_just_
     assert!(refused.code != 0 && refused.stderr.contains("was removed"), "{refused:?}");
 }
 
+#[test]
+fn what_was_typed_meanwhile_is_what_is_gone_back_to_while_the_next_tool_runs() {
+    let goes_back: [&[&str]; 2] = [&["agent", "rewind", "@prompt", "--files"], &["agent", "fs", "restore", "@prompt"]];
+    for goes_back in goes_back {
+        let world = World::on_git();
+        fs::create_dir_all(world.path("home")).unwrap();
+        let agent = Agent::claude(&world, "s1");
+        world.write("f", "zero");
+        agent.start();
+        agent.prompt("One");
+        wrote(&agent, MEANWHILE, 6);
+        agent.writes("f", "one");
+        wrote(&agent, MEANWHILE, 10);
+        let write = agent.before("Write");
+        world.write("g", "two");
+        let ran = world.run(goes_back);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        assert_eq!(fs::read_to_string(world.root().join("f")).unwrap(), "one", "{ran:?}");
+        assert!(!world.root().join("g").exists(), "{ran:?}");
+        agent.after("Write", &write);
+        agent.stop();
+        let moments = settled(&world);
+        assert_eq!(kinds(&moments), ["session-start", "prompt", "tool", "prompt", "tool", "stop"], "{moments:#?}");
+        assert_eq!(text(&moments[3], "prompt"), "Two please");
+    }
+}
+
+/// Its files are those of a moment that shows some of what the other tool did.
+#[test]
+fn where_it_is_not_known_which_files_there_were_when_it_was_typed_none_are_told() {
+    let world = World::on_git();
+    fs::create_dir_all(world.path("home")).unwrap();
+    let agent = Agent::claude(&world, "s1");
+    world.write("f", "zero");
+    agent.start();
+    agent.prompt("One");
+    wrote(&agent, MEANWHILE, 6);
+    let (bash, write) = (agent.before("Bash"), agent.before("Write"));
+    world.write("f", "one");
+    agent.after("Write", &write);
+    settled(&world);
+    wrote(&agent, MEANWHILE, 10);
+    world.write("g", "two");
+    agent.after("Bash", &bash);
+    settled(&world);
+    world.wait_for_background();
+    agent.stop();
+    let moments = settled(&world);
+    world.wait_for_background();
+    assert_eq!(kinds(&moments), ["session-start", "prompt", "tool", "prompt", "tool", "stop"], "{moments:#?}");
+    assert_eq!((text(&moments[3], "prompt"), &moments[3]["inexact"]), ("Two please", &json!(true)));
+    let timeline = world.json("timeline", &["timeline"]);
+    let groups = timeline["prompts"].as_array().unwrap();
+    let files: Vec<&Value> = groups.iter().map(|group| &group["prompt"]["files"]).collect();
+    assert_eq!(files, [&Value::Null; 3], "{timeline:#}");
+}
+
 /// The folder of the only agent's session.
 fn session_folder(world: &World) -> PathBuf {
     folder(world).join("sessions").join(text(&settled(world)[0], "session"))
@@ -128,7 +185,9 @@ fn who_cannot_tell_of_what_is_typed_meanwhile_tells_of_the_tool_and_the_next_cal
     agent.stop();
     let moments = settled(&world);
     assert_eq!(kinds(&moments), ["session-start", "prompt", "tool", "tool", "prompt", "stop"], "{moments:#?}");
-    assert_eq!((text(&moments[4], "prompt"), &moments[4]["snapshot"]), ("Two please", &moments[3]["snapshot"]));
+    // It stands before what the tool came to, which was told first.
+    assert_ne!(moments[2]["snapshot"], moments[3]["snapshot"]);
+    assert_eq!((text(&moments[4], "prompt"), &moments[4]["snapshot"]), ("Two please", &moments[2]["snapshot"]));
     assert!(!world.path("state/logs/hooks.log").exists());
 }
 

@@ -10,7 +10,7 @@
 //! | session end | a moment; the session has ended |
 //!
 //! An answer and an end of a conversation that was left when the session went back are moments only. What a person typed while the agent was at work, for which it calls nobody, has
-//! its moments before that of the next call (`meanwhile`).
+//! its moments before the next one of a call (`meanwhile`).
 //!
 //! A call costs a few small files, and where tools run side by side a look at what was added to the transcript meanwhile, whatever the workspace and its history are like: nothing here looks at either. All snapshots are taken behind it (`moments/capture`). What fails is told on the timeline, or in `$AH_HOME/logs` where there is none; the agent never
 //! hears of it.
@@ -143,9 +143,9 @@ fn name_of(kind: &HookKind) -> &str {
 }
 
 /// One call, its session known.
-pub(super) struct Call<'a> {
-    pub(super) workspace: &'a Workspace,
-    pub(super) session: &'a SessionName,
+struct Call<'a> {
+    workspace: &'a Workspace,
+    session: &'a SessionName,
     event: &'a HookEvent,
     start: Option<&'a Path>,
     process: Option<Holder>,
@@ -341,7 +341,7 @@ impl Call<'_> {
         let label = event.reason.clone().filter(|_| kind == MomentKind::SessionStart || kind == MomentKind::SessionEnd);
         let mut now = self.workspace.position_now(self.session, event.agent, self.transcript().as_deref());
         let typed = now.as_mut().map(|now| std::mem::take(&mut now.meanwhile));
-        let given = self.meanwhile(typed.unwrap_or_default());
+        let given = self.workspace.meanwhile(self.session, typed.unwrap_or_default());
         // Behind that: a call beside this one that sees them no more finds them there. Those that have no moment yet are seen again.
         if let Some(now) = now.as_ref().filter(|_| given.is_some()) {
             let anew = kind == MomentKind::SessionStart && event.reason.as_deref() != Some("compact");

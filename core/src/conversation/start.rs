@@ -34,9 +34,10 @@ pub(crate) struct Start {
 }
 
 impl Workspace {
-    /// Which prompt a REF names, as `@prompt` does; none if it names anything else.
+    /// Which prompt a REF names, as `@prompt` does, also one that was typed just now, while the agent is at work; none if it names anything else.
     #[must_use]
     pub fn prompt_meant(&self, reference: &str) -> Option<FromRecord> {
+        self.look_for_meanwhile();
         let point = self.point_in(&self.state().ok()?, reference).ok()?;
         let moment = point.moment.filter(|moment| point.named && moment.record.kind == MomentKind::Prompt)?;
         Some(FromRecord::of(&moment, &point.snapshot.id))
@@ -150,14 +151,13 @@ impl Start {
             .then(|| format!("the conversation of {} was over by then: it is as it ended", moment.session))
     }
 
-    /// A place that was found by the times of lines, but none behind a prompt that was given later: clocks go back.
+    /// A place that was found by the times of lines, but none behind a prompt that was given later: clocks go back. Of one that was typed while the agent was at
+    /// work it is told late, and not known whether it was given later: its line alone tells, and those beside it.
     fn before_later_prompts(&self, state: &State, end: Position) -> Position {
         let (session, seq) = (&self.moment.session, self.moment.seq);
-        let later = state
-            .moments
-            .iter()
-            .filter(|other| other.session == *session && other.seq > seq && other.record.kind == MomentKind::Prompt);
-        let places = later.filter_map(|other| other.record.transcript.as_ref()).filter(|place| place.file == end.file);
+        let later = state.moments.iter().filter(|other| other.session == *session && other.seq > seq);
+        let given = later.filter(|other| other.record.kind == MomentKind::Prompt && !other.record.meanwhile);
+        let places = given.filter_map(|other| other.record.transcript.as_ref()).filter(|place| place.file == end.file);
         match places.min_by_key(|place| place.offset).filter(|place| place.offset < end.offset) {
             Some(place) => position(place),
             None => end,
@@ -243,4 +243,67 @@ fn left(state: &State, session: &SessionName) -> Option<AgentSession> {
         EventBody::Rewind(rewind) => rewind.left.clone(),
         _ => None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::moments::MomentRecord;
+    use crate::timeline::{Event, TimelineReport};
+    use ah_plugin_api::Timestamp;
+
+    /// A real session: a prompt, and in line 10 another one, which was typed while a tool ran, and read behind its result, at 18.836. At 18.980 it wants another
+    /// tool, which has its result at 19.219.
+    const MEANWHILE: &str = include_str!("../../../agents/fixtures/claude/meanwhile.jsonl");
+
+    #[test]
+    fn a_moment_made_while_a_tool_works_at_what_was_typed_meanwhile_is_cut_behind_that() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), MEANWHILE).unwrap();
+        let lines: Vec<&str> = MEANWHILE.split_inclusive('\n').collect();
+        let place = |line: usize| TranscriptPosition {
+            file: file.path().to_owned(),
+            line: line as u64,
+            offset: lines[..line].concat().len() as u64,
+            uuid: None,
+        };
+        let second = Timestamp { secs: 1_796_109_738, nanos: 0 };
+        let time_of = |millis: u32| Timestamp { nanos: millis * 1_000_000, ..second };
+        let id = |name: &str| SnapshotId::new(name).unwrap();
+        let typed = |meanwhile| {
+            let mut typed = MomentRecord::new(id("mmmmmmmmmmmm"), MomentKind::Prompt);
+            (typed.meanwhile, typed.transcript) = (meanwhile, Some(place(9)));
+            typed
+        };
+        let mut tool = MomentRecord::new(id("kkkkkkkkkkkk"), MomentKind::Tool);
+        tool.transcript = Some(place(6));
+        let snapshot = serde_json::json!({
+            "id": "zzzzzzzzzzzz", "session": "main", "seq": 1, "time": "2026-01-01T00:00:00Z", "kind": "auto",
+            "provider": "git", "reference": "r", "durability": "durable",
+        });
+        let cut_at = |millis, later: MomentRecord| {
+            let asked = MomentRecord::new(id("llllllllllll"), MomentKind::Manual);
+            let event = |(seq, record)| {
+                let (time, body) = (time_of(millis), EventBody::Moment(Box::new(record)));
+                Event { seq, time, session: SessionName::main(), body }
+            };
+            let events = [(1, tool.clone()), (2, asked), (3, later)].map(event).to_vec();
+            let state = State::of(TimelineReport { events, ..TimelineReport::default() });
+            let start = Start {
+                moment: state.moments[1].clone(),
+                snapshot: serde_json::from_value(snapshot.clone()).unwrap(),
+                agent: None,
+                known_at: None,
+                transcript: Some(file.path().to_owned()),
+                notes: Vec::new(),
+            };
+            start.position(&state, Agent::Claude, file.path()).unwrap().line
+        };
+        assert_eq!(cut_at(990, typed(true)), 11);
+        assert_eq!(cut_at(900, typed(true)), 10);
+        // What nobody had read by then is dated as it was typed, but stands behind what is newer. The queue's own lines belong to what comes.
+        assert_eq!(cut_at(100, typed(true)), 6);
+        // A clock that was set back.
+        assert_eq!(cut_at(990, typed(false)), 9);
+    }
 }

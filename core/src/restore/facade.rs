@@ -91,6 +91,7 @@ impl Workspace {
     /// the timeline could not be written.
     pub fn restore(&self, reference: &str, options: &RestoreOptions) -> Result<RestoreReport> {
         self.fence_all().map_err(stopped)?;
+        self.look_for_meanwhile();
         self.forget_what_the_killed_saw();
         self.tell_what_is_kept()?;
         self.restore_behind_fence(reference, options, None).map_err(|error| wanted_back(&self.root, reference, error))

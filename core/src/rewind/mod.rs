@@ -116,6 +116,7 @@ impl Workspace {
     pub fn rewind(&self, options: &RewindOptions) -> Result<RewindReport> {
         self.finish_conversations_first();
         self.fence_all()?;
+        self.look_for_meanwhile();
         let with = if options.conversation { With::Conversation } else { With::Files };
         let state = self.state()?.gone_back_with(with);
         let only = match (options.files, options.conversation) {
@@ -340,6 +341,7 @@ impl Workspace {
     /// # Errors
     /// If the timeline cannot be read.
     pub fn prompts(&self, conversation: bool, most: usize) -> Result<Vec<PromptRecord>> {
+        self.look_for_meanwhile();
         let with = if conversation { With::Conversation } else { With::Files };
         let state = self.state()?.gone_back_with(with);
         let settings = self.engine.settings();

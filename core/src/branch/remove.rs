@@ -184,8 +184,12 @@ impl Workspace {
         let (pid, alive) = (file.maker.pid, file.maker.alive());
         match file.record.state {
             BranchState::Making if self.is_being_made(&file) => {
-                return Err(Error::new(ErrorKind::Busy, format!("process {pid} is making the branch {name}"))
-                    .with_hint("wait for it to end, then repeat"));
+                // Who takes away what a killed maker left has its lock as well.
+                let message = match file.maker.is_seen_alive() {
+                    true => format!("process {pid} is making the branch {name}"),
+                    false => format!("the branch {name} is being made or taken away"),
+                };
+                return Err(Error::new(ErrorKind::Busy, message).with_hint("wait for it to end, then repeat"));
             }
             BranchState::Removing if alive && file.maker != Holder::me() => {
                 return Err(Error::new(ErrorKind::Busy, format!("process {pid} is removing the branch {name}"))

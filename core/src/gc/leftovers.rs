@@ -135,7 +135,9 @@ impl Workspace {
 
     /// Held by who takes away views that nobody holds: what one asks a provider to unmount, no other removes.
     fn lock_views(&self, patience: Duration) -> Result<Lock> {
-        Lock::take(&self.engine.views_lock(), true, patience, &*self.engine.settings().observer)
+        let take = || Lock::take(&self.engine.views_lock(), true, patience, &*self.engine.settings().observer);
+        // Homes of older versions have none.
+        self.engine.home().with_reserve(take)
     }
 
     /// What is left in `mounts/` that no provider knows of.

@@ -114,12 +114,13 @@ impl LeaseFile {
     }
 
     /// Whether its view can be shared by another lease of the whole snapshot. Not one that is protected by modes alone: its
-    /// holder may have changed something in it. Nor one that nobody holds, which may be just being taken away.
+    /// holder may have changed something in it. Nor one that nobody holds, which may be just being taken away; of a holder that is not seen from here, others may see that.
     pub(crate) fn shows_all_of(&self, workspace: &WorkspaceId, snapshot: &SnapshotId) -> bool {
         self.workspace == *workspace
             && self.snapshot == *snapshot
             && self.paths.is_empty()
             && !self.is_stale()
+            && (!self.bound || self.maker.is_seen_alive())
             && self.shown.as_ref().is_some_and(|shown| shown.read_only_mount && shown.stands() && shown.is_seen())
     }
 

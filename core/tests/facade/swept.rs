@@ -2,14 +2,16 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ah_core::{BranchOptions, GcOptions, LeaseRecord, Release, RmOptions, SeekOptions};
-use ah_plugin_api::View;
+use ah_plugin_api::{ErrorKind, View};
 use rustix::fs::{FlockOperation, flock};
 
+use crate::branches::{killed, record};
 use crate::lab::Lab;
 
 fn gc(lab: &Lab) -> ah_core::GcReport {
@@ -18,7 +20,7 @@ fn gc(lab: &Lab) -> ah_core::GcReport {
 
 /// The number of a process that has ended.
 fn dead() -> u32 {
-    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let mut child = Command::new("true").spawn().unwrap();
     child.wait().unwrap();
     child.id()
 }
@@ -146,6 +148,85 @@ fn a_view_that_nobody_holds_any_more_is_not_shared() {
     assert!(!first.path.exists() && third.path.exists());
     assert_eq!(workspace.leases().unwrap().iter().map(|lease| &lease.id).collect::<Vec<_>>(), [&third.id]);
     workspace.release(&Release::All).unwrap();
+}
+
+#[test]
+fn nor_is_one_whose_holder_others_may_see_to_be_dead() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    *lab.fake.of_views.lock().unwrap() = Some(Box::new(|view| Ok(View { read_only_mount: true, ..view })));
+    let workspace = lab.open();
+    let first = workspace.seek("@", &bound()).unwrap();
+    // In another namespace of pids, which is not seen from here.
+    let file = lab.settings.home.join(format!("leases/{}.json", first.id));
+    let mut value: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    value["maker"]["namespace"] = 1.into();
+    fs::write(&file, serde_json::to_vec(&value).unwrap()).unwrap();
+    let second = workspace.seek("@", &bound()).unwrap();
+    assert!(second.path != first.path && !second.shared);
+    gc(&lab);
+    assert!(first.path.exists() && second.path.exists(), "in doubt it lives");
+    workspace.release(&Release::All).unwrap();
+}
+
+/// A filesystem in memory.
+struct InMemory<'a>(&'a Path);
+
+impl<'a> InMemory<'a> {
+    fn mount(at: &'a Path, options: &str) -> Option<Self> {
+        fs::create_dir_all(at).unwrap();
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", options, "ah-test"]).arg(at).output();
+        if mounted.is_ok_and(|ran| ran.status.success()) {
+            return Some(Self(at));
+        }
+        assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: cannot mount");
+        eprintln!("skipped: cannot mount");
+        None
+    }
+}
+
+impl Drop for InMemory<'_> {
+    fn drop(&mut self) {
+        ah_test_disks::unmount(self.0);
+    }
+}
+
+#[test]
+fn views_of_the_dead_go_on_a_full_disk_where_nobody_had_taken_any_away_before() {
+    let lab = Lab::new();
+    let Some(_disk) = InMemory::mount(&lab.settings.home, "size=16m,nr_inodes=300") else { return };
+    lab.step("a", "1");
+    let lease = lab.open().seek("@", &bound()).unwrap();
+    abandon(&lab, &lease, true);
+    // As an older version has left it.
+    fs::remove_file(lab.settings.home.join("views.lock")).unwrap();
+    let fill = |n: &usize| fs::write(lab.settings.home.join(format!("fill-{n}")), "").is_err();
+    assert!((0..1000).find(fill).is_some());
+    let report = gc(&lab);
+    assert_eq!(report.failures, [""; 0]);
+    assert!(!lease.path.exists() && lab.open().leases().unwrap().is_empty());
+}
+
+#[test]
+fn who_has_ended_is_not_said_to_make_the_branch_that_another_takes_away() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let workspace = lab.open();
+    let branch = workspace.branch(&BranchOptions { name: Some("b".into()), ..BranchOptions::default() }).unwrap();
+    let refused = || {
+        let error = workspace.remove_branch("b", false).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Busy);
+        error.message.contains(&format!("process {}", std::process::id()))
+    };
+    let held = fs::File::open(lab.folder().join(format!("branch-{}.lock", branch.id))).unwrap();
+    flock(&held, FlockOperation::LockExclusive).unwrap();
+    let ready = fs::read_to_string(record(&lab, &branch)).unwrap();
+    fs::write(record(&lab, &branch), ready.replace("\"ready\"", "\"making\"")).unwrap();
+    assert!(refused(), "it is alive");
+    killed(&lab, &branch, "making");
+    assert!(!refused());
+    drop(held);
+    workspace.remove_branch("b", false).unwrap();
 }
 
 #[test]

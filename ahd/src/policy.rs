@@ -14,6 +14,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use ah_plugin_api::ipc::Offered;
+use ah_plugin_api::wire::Op;
 use ah_plugin_api::{
     CloneRequest, Context, Description, DestroyRequest, Dir, Done, Error, ErrorKind, FileName, ListRequest,
     MountRequest, Place, Probe, ProbeRequest, Provider, ProviderName, ReclaimRequest, Reclaimed, Reference, Result,
@@ -57,6 +58,19 @@ impl Offered for Session<'_> {
             served.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("the helper ahd has no provider {name}")))?;
         Ok(Box::new(Guarded { keeper: self.keeper, served, peer: self.peer }))
     }
+
+    /// Counts a call. Of those that are too many only the first is written down, so that nobody can push older lines out of the log.
+    fn admit(&self, provider: &ProviderName, op: Op) -> Result<()> {
+        let (meter, most) = (&self.keeper.meter, self.keeper.config.limits.calls_per_minute);
+        meter.call(self.peer.uid, most).map_err(|refused| {
+            if refused.is_first {
+                let op = if op == Op::Clone { "clone" } else { op.as_str() };
+                let what = What { op, provider: provider.as_str(), ..What::default() };
+                self.keeper.audit.note(self.peer, &what, Err(&refused.error));
+            }
+            refused.error
+        })
+    }
 }
 
 /// One provider for one caller.
@@ -80,19 +94,7 @@ struct Workspace {
 }
 
 impl Guarded<'_> {
-    /// Counts a call. Of those that are too many only the first is written down, so that nobody can push older lines out of the log.
-    fn count(&self, op: &str) -> Result<()> {
-        let (meter, most) = (&self.keeper.meter, self.keeper.config.limits.calls_per_minute);
-        meter.call(self.peer.uid, most).map_err(|refused| {
-            if refused.is_first {
-                let what = What { op, provider: self.served.description.name.as_str(), ..What::default() };
-                self.keeper.audit.note(self.peer, &what, Err(&refused.error));
-            }
-            refused.error
-        })
-    }
-
-    /// Counts a call, and writes down how it ended.
+    /// Makes a call, and writes down how it ended.
     fn audited<T>(
         &self,
         op: &str,
@@ -100,7 +102,6 @@ impl Guarded<'_> {
         object: Option<&str>,
         call: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        self.count(op)?;
         let result = call().map_err(|error| self.advised(place, error));
         let what = What {
             op,
@@ -114,8 +115,7 @@ impl Guarded<'_> {
     }
 
     /// As [`Guarded::audited`], for calls that change nothing: only what was forbidden is written down.
-    fn counted<T>(&self, op: &str, place: &Place<'_>, call: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.count(op)?;
+    fn quietly<T>(&self, op: &str, place: &Place<'_>, call: impl FnOnce() -> Result<T>) -> Result<T> {
         match call().map_err(|error| self.advised(place, error)) {
             Err(error) if error.kind == ErrorKind::PermissionDenied => {
                 let refused = Error::clone(&error);
@@ -262,7 +262,7 @@ impl Provider for Guarded<'_> {
     }
 
     fn probe(&self, place: &Place<'_>, request: &ProbeRequest, cx: &Context<'_>) -> Result<Probe> {
-        self.counted("probe", place, || {
+        self.quietly("probe", place, || {
             let workspace = self.workspace(place)?;
             // Before the provider looks at it: one that lies too deep is not climbed.
             let allowed = match self.check_containing(&workspace) {
@@ -346,14 +346,14 @@ impl Provider for Guarded<'_> {
     }
 
     fn sync(&self, place: &Place<'_>, request: &SnapshotRef, cx: &Context<'_>) -> Result<Done> {
-        self.counted("sync", place, || {
+        self.quietly("sync", place, || {
             let kept = self.need(place, &request.snapshot, cx)?;
             self.served.provider.sync(&Place::new(&kept.store), request, cx)
         })
     }
 
     fn list(&self, place: &Place<'_>, _request: &ListRequest, cx: &Context<'_>) -> Result<Vec<Snapshot>> {
-        self.counted("list", place, || {
+        self.quietly("list", place, || {
             let Some(kept) = self.kept(place)? else { return Ok(Vec::new()) };
             self.keeper.list(self.peer.uid, cx, || {
                 let mut snapshots = self.list_of(&kept, cx)?;
@@ -365,7 +365,7 @@ impl Provider for Guarded<'_> {
     }
 
     fn stat(&self, place: &Place<'_>, request: &SnapshotRef, cx: &Context<'_>) -> Result<Snapshot> {
-        self.counted("stat", place, || {
+        self.quietly("stat", place, || {
             let kept = self.need(place, &request.snapshot, cx)?;
             let mut snapshot = self.served.provider.stat(&Place::new(&kept.store), request, cx)?;
             blind(&mut snapshot);

@@ -172,6 +172,33 @@ fn who_has_all_their_connections_waits_for_one_of_them() {
 }
 
 #[test]
+fn one_program_needs_one_connection_whatever_the_helper_offers() {
+    if !is_root() {
+        return;
+    }
+    let config = r#"{"allow-containing": ["65534"], "limits": {"connections": 1}}"#;
+    let daemon = Daemon::with(config, &["copies", "btrfs"], &[]);
+    let alice = daemon.home(ALICE);
+    as_user(ALICE, || {
+        let helper = Helper { socket: daemon.socket.clone(), named: true, limit: LIMIT };
+        let patience = Patience { each: LIMIT, until: None };
+        let all = helper::load_patiently(&helper, patience, &Context::quiet()).unwrap();
+        assert_eq!(all.len(), 2);
+        let began = Instant::now();
+        for _ in 0..2 {
+            all.iter().for_each(|(_, provider)| drop(alice.open().probe(&**provider).unwrap()));
+        }
+        // So it is when they are asked at once.
+        std::thread::scope(|scope| {
+            for (_, provider) in &all {
+                scope.spawn(|| alice.open().probe(&**provider).unwrap());
+            }
+        });
+        assert!(began.elapsed() < LIMIT / 4, "{:?}", began.elapsed());
+    });
+}
+
+#[test]
 fn who_waits_for_a_connection_has_calls_left_then() {
     if !is_root() {
         return;
@@ -188,6 +215,45 @@ fn who_waits_for_a_connection_has_calls_left_then() {
         let helper = Helper { socket: daemon.socket.clone(), named: true, limit: LIMIT };
         wait_for("the user is served again", || helper::load(&helper).is_ok());
     });
+}
+
+/// What the helper answers to a call that fails.
+fn refusal(stream: &mut UnixStream, op: &str, request: Vec<u8>) -> ErrorKind {
+    stream.write_all(&frame(2, 0, &Call { number: 1, op, request })).unwrap();
+    let mut header = [0; 8];
+    stream.read_exact(&mut header).unwrap();
+    assert_eq!(header[4], 8);
+    let length = u32::from_le_bytes(header[..4].try_into().unwrap());
+    let mut payload = vec![0; length as usize];
+    stream.read_exact(&mut payload).unwrap();
+    wire::decode::<ah_plugin_api::Error>(&payload).unwrap().kind
+}
+
+#[test]
+fn a_call_counts_whatever_is_in_it() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start(r#"{"limits": {"calls-per-minute": 30}}"#);
+    let list = || wire::encode(&List { paths: Paths { store: b"/" }, request: Default::default() }).unwrap();
+    let calls = [
+        // No operation, no request, one without its descriptor, and one that the helper has not.
+        ("steal", vec![7; 100_000]),
+        ("list", vec![0xff; 1000]),
+        ("list", list()),
+        ("usage", list()),
+    ];
+    for ((op, request), uid) in calls.into_iter().zip(BOB..) {
+        as_user(uid, || {
+            let mut stream = greeted(&daemon);
+            let kinds: Vec<ErrorKind> = (0..60).map(|_| refusal(&mut stream, op, request.clone())).collect();
+            let refused = kinds.iter().position(|kind| *kind == ErrorKind::ResourceExhausted);
+            assert!(refused.is_some_and(|at| at > 10) && kinds[59] == ErrorKind::ResourceExhausted, "{op}: {kinds:?}");
+        });
+        let told = daemon.log.lock().unwrap().iter().filter(|line| line.contains(&format!("\"uid\":{uid},"))).count();
+        assert!(told <= 1, "one line a minute");
+        assert!(daemon.said(&format!("\"uid\":{uid},")));
+    }
 }
 
 #[test]
@@ -219,9 +285,9 @@ struct Hello {
 }
 
 #[derive(Serialize)]
-struct Call {
+struct Call<'a> {
     number: u64,
-    op: &'static str,
+    op: &'a str,
     #[serde(with = "serde_bytes")]
     request: Vec<u8>,
 }

@@ -4,7 +4,8 @@
 //! store here, [`TOKEN_FILE`], made with the first snapshot. The file, opened by the caller, is what goes to the helper in place of the
 //! store's directory: so the helper opens nothing by name in a place of the caller's.
 //!
-//! A connection is made when it is needed, and again when the helper has closed it. That a socket is not there costs one system call. A helper that
+//! A connection is made when it is needed, and again when the helper has closed it. Of all providers that were loaded together only those have one by
+//! which somebody calls, and the one that was used last. That a socket is not there costs one system call. A helper that
 //! has too much to do, for this user or for all, refuses connections at once: it is asked again for as long as its caller has [`Patience`].
 //!
 //! Not here: what the helper lets whom do (`ahd`), what travels on the socket (`ah_plugin_api::ipc`).
@@ -13,7 +14,7 @@ use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ah_plugin_api::ipc::{self, Client};
@@ -106,13 +107,14 @@ pub fn load_patiently(
         None => Ok(Vec::new()),
     };
     let offers = patience.wait(cx, ask)?;
-    let provider = |description: Description| {
-        let (helper, name, client) = (helper.clone(), description.name.clone(), Mutex::new(None));
-        let link = Link { helper, patience, name, client };
+    let slots: Arc<[Slot]> = offers.iter().map(|_| Slot::default()).collect();
+    let provider = |(own, description): (usize, Description)| {
+        let link =
+            Link { helper: helper.clone(), patience, name: description.name.clone(), own, slots: Arc::clone(&slots) };
         let provider: Arc<dyn Provider> = Arc::new(Remote::new(link, description.clone()));
         (description, provider)
     };
-    Ok(offers.into_iter().map(provider).collect())
+    Ok(offers.into_iter().enumerate().map(provider).collect())
 }
 
 fn what(helper: &Helper) -> String {
@@ -152,17 +154,39 @@ fn dial(helper: &Helper) -> Result<Option<UnixStream>> {
     Ok(Some(UnixStream::from(socket)))
 }
 
+/// The connection of a provider, if there is one. Whoever calls by it holds it as well.
+type Slot = Mutex<Option<Arc<Client>>>;
+
 /// One of the helper's providers, connected when it is needed.
 struct Link {
     helper: Helper,
     patience: Patience,
     name: ProviderName,
-    client: Mutex<Option<Arc<Client>>>,
+    /// Which of `slots` is its own.
+    own: usize,
+    /// Those of all that were loaded together.
+    slots: Arc<[Slot]>,
 }
 
 impl Link {
+    fn slot(&self) -> MutexGuard<'_, Option<Arc<Client>>> {
+        self.slots[self.own].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes the connections of the others by which nobody calls: they count as well, and one that waits for its own would wait for those.
+    fn close_idle(&self) {
+        for (_, other) in self.slots.iter().enumerate().filter(|(number, _)| *number != self.own) {
+            // Who has it locked is just connecting.
+            if let Ok(mut slot) = other.try_lock()
+                && slot.as_ref().is_some_and(|client| Arc::strong_count(client) == 1)
+            {
+                *slot = None;
+            }
+        }
+    }
+
     fn client(&self, cx: &Context<'_>) -> Result<Arc<Client>> {
-        let mut slot = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = self.slot();
         if let Some(client) = slot.as_ref().filter(|client| client.is_open()) {
             return Ok(Arc::clone(client));
         }
@@ -172,6 +196,8 @@ impl Link {
                 .with_hint("systemctl restart ahd.socket")
         };
         let connect = || {
+            // Each time: another may have made its call meanwhile.
+            self.close_idle();
             let stream = dial(&self.helper)?.ok_or_else(gone)?;
             Client::open(stream, what.as_str(), Some(&self.name), HELLO.max(PROBE))
         };
@@ -182,7 +208,7 @@ impl Link {
     }
 
     fn forget(&self, gone: &Arc<Client>) {
-        let mut slot = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = self.slot();
         if slot.as_ref().is_some_and(|client| Arc::ptr_eq(client, gone)) {
             *slot = None;
         }

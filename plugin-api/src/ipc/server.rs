@@ -55,7 +55,18 @@ pub trait Offered {
     /// # Errors
     /// `NotFound`, or why this client cannot have it.
     fn choose(&self, name: &ProviderName) -> Result<Box<dyn Provider + '_>>;
+
+    /// Whether a call of the chosen provider is served; asked of each, before anything in it is looked at.
+    ///
+    /// # Errors
+    /// What is answered instead.
+    fn admit(&self, _provider: &ProviderName, _op: Op) -> Result<()> {
+        Ok(())
+    }
 }
+
+/// Whether a call is served.
+type Admit<'a> = &'a dyn Fn(Op) -> Result<()>;
 
 /// Serves `provider` to the client at the other end of `stream` until it goes away.
 ///
@@ -78,7 +89,7 @@ pub fn serve_within(stream: &UnixStream, provider: &dyn Provider, bounds: Bounds
         None => Ok(None),
     });
     match greeted {
-        Ok(Some(())) => converse(socket, provider, bounds),
+        Ok(Some(())) => converse(socket, provider, &|_| Ok(()), bounds),
         Ok(None) => Ok(()),
         Err(error) => refuse(socket, error),
     }
@@ -101,11 +112,11 @@ pub fn serve_one_of(stream: &UnixStream, offered: &dyn Offered, bounds: Bounds) 
         Some(Hello { provider: Some(name), .. }) => {
             let provider = offered.choose(&name)?;
             describe(socket, &*provider)?;
-            Ok(Some(provider))
+            Ok(Some((name, provider)))
         }
     });
     match chosen {
-        Ok(Some(provider)) => converse(socket, &*provider, bounds),
+        Ok(Some((name, provider))) => converse(socket, &*provider, &|op| offered.admit(&name, op), bounds),
         Ok(None) => Ok(()),
         Err(error) => refuse(socket, error),
     }
@@ -113,7 +124,7 @@ pub fn serve_one_of(stream: &UnixStream, offered: &dyn Offered, bounds: Bounds) 
 
 /// Answers calls until the client goes away. One thread does it all, but for the signs of life that were asked for: while a call runs, whoever asks whether
 /// it shall stop, or gives such a sign, looks what the client has said meanwhile.
-fn converse(socket: BorrowedFd<'_>, provider: &dyn Provider, bounds: Bounds) -> Result<()> {
+fn converse(socket: BorrowedFd<'_>, provider: &dyn Provider, admit: Admit<'_>, bounds: Bounds) -> Result<()> {
     let connection = Connection {
         socket,
         largest: bounds.largest,
@@ -138,11 +149,11 @@ fn converse(socket: BorrowedFd<'_>, provider: &dyn Provider, bounds: Bounds) -> 
             // Where the user has no thread to spare: without.
             let _ = std::thread::Builder::new().spawn_scoped(scope, move || connection.live_until(&ended, longest));
         }
-        answer_calls(&connection, provider, bounds)
+        answer_calls(&connection, provider, admit, bounds)
     })
 }
 
-fn answer_calls(connection: &Connection<'_>, provider: &dyn Provider, bounds: Bounds) -> Result<()> {
+fn answer_calls(connection: &Connection<'_>, provider: &dyn Provider, admit: Admit<'_>, bounds: Bounds) -> Result<()> {
     let socket = connection.socket;
     while !connection.gone.load(Ordering::Relaxed) {
         let idle = bounds.idle.filter(|_| !connection.closing.load(Ordering::Relaxed));
@@ -163,7 +174,7 @@ fn answer_calls(connection: &Connection<'_>, provider: &dyn Provider, bounds: Bo
         };
         match heard {
             Ok(None) => {}
-            Ok(Some(call)) if connection.answer(provider, &call, fds).is_err() => break,
+            Ok(Some(call)) if connection.answer(provider, admit, &call, fds).is_err() => break,
             Ok(Some(_)) => {}
             Err(error) => return refuse(socket, error),
         }
@@ -285,7 +296,13 @@ impl Connection<'_> {
         }
     }
 
-    fn answer(&self, provider: &dyn Provider, call: &CallIn, fds: Vec<OwnedFd>) -> Result<(), FrameError> {
+    fn answer(
+        &self,
+        provider: &dyn Provider,
+        admit: Admit<'_>,
+        call: &CallIn,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), FrameError> {
         self.heard.store(0, Ordering::Relaxed);
         self.unsaid.store(0, Ordering::Relaxed);
         self.number.store(call.number, Ordering::Relaxed);
@@ -293,7 +310,8 @@ impl Connection<'_> {
         *self.writing() = true;
         let observer = CallObserver { connection: self, number: call.number };
         let op = Op::from_text(&call.op);
-        let result = wire::serve(provider, op, &call.request, fds, &Context::new(&observer));
+        let result = wire::guard(|| admit(op))
+            .and_then(|()| wire::serve(provider, op, &call.request, fds, &Context::new(&observer)));
         let result = result.and_then(|answer| match frame::fits(&answer, MAX_ANSWER) {
             Ok(_) => Ok(answer),
             Err(e) => Err(Error::from(e).context(format!("the answer to {op} is too large"))),

@@ -196,8 +196,13 @@ impl Provider for Copies {
         record(&folder(&request.snapshot)?)
     }
 
-    fn destroy(&self, _place: &Place<'_>, request: &DestroyRequest, _cx: &Context<'_>) -> Result<Done> {
+    fn destroy(&self, place: &Place<'_>, request: &DestroyRequest, _cx: &Context<'_>) -> Result<Done> {
         let (DestroyRequest::Snapshot(reference) | DestroyRequest::Clone(reference)) = request;
+        // A clone's mount point, of whose disk that is told in other words than of those of a list.
+        let is_point = || fs::read_dir(reference.as_str()).is_ok_and(|mut entries| entries.next().is_none());
+        if matches!(request, DestroyRequest::Clone(_)) && refuse_elsewhere(place).is_err() && is_point() {
+            return Err(Error::new(ErrorKind::FailedPrecondition, format!("the disk of {reference} is not there")));
+        }
         if Path::new(reference.as_str()).join("held").exists() {
             return Err(Error::new(ErrorKind::Busy, "it is held"));
         }

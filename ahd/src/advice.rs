@@ -5,14 +5,14 @@ use std::path::Path;
 /// What says in an advice that the last way is meant, after which nobody knows of what is lost. Where another way goes first, `; ` is in between.
 const LAST: &str = "if they are lost for good";
 
-/// `hint` for a user whose store is kept below `state`, and is called `store` by the administrator (`65534/TOKEN/btrfs`).
-pub(crate) fn for_user(hint: &str, state: &Path, store: &str) -> String {
+/// `hint` for a user whose store is kept below `state`, and is forgotten by the administrator's command `forget`.
+pub(crate) fn for_user(hint: &str, state: &Path, forget: &str) -> String {
     let state = state.display().to_string();
     let way = |way: &str| match (way.contains(&state), way.split_once(LAST)) {
         (false, _) => way.to_owned(),
         (true, Some((before, _))) => {
             format!(
-                "{before}{LAST}, as root, while no helper runs: `ahd --forget-store {store}`, with which all else that is kept there goes, branches too"
+                "{before}{LAST}, as root, while no helper runs: `{forget}`, with which all else that is kept there goes, branches too"
             )
         }
         (true, None) => format!("as root: {way}"),
@@ -21,9 +21,15 @@ pub(crate) fn for_user(hint: &str, state: &Path, store: &str) -> String {
 }
 
 /// A hint without the last way and what comes after it.
-pub(crate) fn without_last(hint: &str) -> Option<String> {
+fn without_last(hint: &str) -> Option<String> {
     let rest: Vec<&str> = hint.split("; ").take_while(|way| !way.contains(LAST)).collect();
     (!rest.is_empty()).then(|| rest.join("; "))
+}
+
+/// A hint whose last way is this command.
+pub(crate) fn with_last(hint: Option<&str>, command: &str) -> String {
+    let before = hint.and_then(without_last).map(|before| format!("{before}; or, ")).unwrap_or_default();
+    format!("{before}{LAST}, the branches with it: `{command}`")
 }
 
 /// A remedy without the advice to set up the helper, or to use it: it is there.
@@ -67,7 +73,7 @@ mod tests {
 
     #[test]
     fn what_is_roots_to_do_is_said_to_be() {
-        let of = |hint: &str| for_user(hint, Path::new("/var/lib/ahd"), "7/abc/btrfs");
+        let of = |hint: &str| for_user(hint, Path::new("/var/lib/ahd"), "ahd --forget-store 7/abc/btrfs");
         let forget = "if they are lost for good, as root, while no helper runs: `ahd --forget-store 7/abc/btrfs`, with which all else that is kept there goes, branches too";
         assert_eq!(of("mount it; or swap off"), "mount it; or swap off");
         let lost = "if they are lost for good, forget them: rm '/var/lib/ahd/stores/7/abc/btrfs/elsewhere'";

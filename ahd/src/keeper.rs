@@ -84,6 +84,8 @@ pub(crate) struct Keeper {
     pub(crate) audit: Audit,
     pub(crate) meter: Arc<Meter>,
     pub(crate) served: Vec<Served>,
+    /// The options by which another `ahd` finds the same, as a shell takes them, each with a space before it.
+    options: String,
     /// Which snapshots are in which store, as far as it was asked.
     known: Mutex<HashMap<StoreKey, Known>>,
     /// Held by the one of each account that reads a list.
@@ -93,7 +95,13 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    pub(crate) fn new(config: Config, state: State, audit: Audit, served: Vec<Served>) -> Result<Self> {
+    pub(crate) fn new(
+        config: Config,
+        state: State,
+        audit: Audit,
+        served: Vec<Served>,
+        options: String,
+    ) -> Result<Self> {
         let records = Records::open(state.path().join("records"), &mut |warning| audit.say(&warning))?;
         Ok(Self {
             config,
@@ -102,6 +110,7 @@ impl Keeper {
             audit,
             meter: Arc::default(),
             served,
+            options,
             known: Mutex::default(),
             lists: Mutex::default(),
             locks: Mutex::default(),
@@ -111,6 +120,11 @@ impl Keeper {
     pub(crate) fn provider(&self, name: &ProviderName) -> Result<&Served> {
         let found = self.served.iter().find(|served| served.name == *name);
         found.ok_or_else(|| Error::new(ErrorKind::Unavailable, format!("the provider {name} is not there any more")))
+    }
+
+    /// What the administrator runs to have a store forgotten (`65534/TOKEN/btrfs`); `force`: with branches that cannot be looked for.
+    pub(crate) fn forget_command(&self, store: &str, force: bool) -> String {
+        format!("ahd --forget-store {store}{}{}", if force { " --force" } else { "" }, self.options)
     }
 
     /// Reads a list and makes of it what is needed, one at a time for each account: as a whole it takes much memory.

@@ -38,7 +38,7 @@ use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ah_plugin_api::{Error, ErrorKind, Result};
+use ah_plugin_api::{Error, ErrorKind, Result, text};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 pub use config::{Config, Limits};
@@ -110,12 +110,19 @@ pub fn stores(options: &Options) -> Result<Vec<Held>> {
     stores::all(&keeper(options)?)
 }
 
-/// Removes all that is kept for a user under a token, by all providers or by that one, as far as it can be looked for. No helper may be at work.
+/// Removes all that is kept for a user under a token, by all providers or by that one, as far as it can be looked for; branches that
+/// cannot be only by `force`. No helper may be at work.
 ///
 /// # Errors
-/// `NotFound`; `Busy` while something of it is in use; the provider's.
-pub fn forget_store(options: &Options, uid: u32, token: &str, provider: Option<&str>) -> Result<Forgotten> {
-    stores::forget(&keeper(options)?, uid, token, provider)
+/// `NotFound`; `Busy` while something of it is in use; `FailedPrecondition` without `force` while there is such a branch; the provider's.
+pub fn forget_store(
+    options: &Options,
+    uid: u32,
+    token: &str,
+    provider: Option<&str>,
+    force: bool,
+) -> Result<Forgotten> {
+    stores::forget(&keeper(options)?, uid, token, provider, force)
 }
 
 /// The helper's state, configuration and providers, for this process alone.
@@ -131,7 +138,15 @@ fn keeper(options: &Options) -> Result<keeper::Keeper> {
     let audit = audit::Audit::new(state.path());
     let config = Config::read(&options.config, &mut |warning| audit.say(&warning))?;
     let served = load(options, &state, &audit);
-    keeper::Keeper::new(config, state, audit, served)
+    keeper::Keeper::new(config, state, audit, served, elsewhere_given(options))
+}
+
+/// The options by which an `ahd` finds this state and these providers, where they are not those that it has without.
+fn elsewhere_given(options: &Options) -> String {
+    let option = |name: &str, path: &PathBuf| format!(" {name} {}", text::shell(path.as_os_str()));
+    let state = Some(&options.state).filter(|state| **state != Options::default().state);
+    let state = state.map(|state| option("--state", state));
+    state.into_iter().chain(options.provider_dirs.iter().map(|dir| option("--provider-dir", dir))).collect()
 }
 
 /// Gives up what it does not need of root's rights, as its unit has it, however it was started: before there are threads, and before a library is

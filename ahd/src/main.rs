@@ -15,7 +15,7 @@ ahd - the privileged helper of ah: serves providers that need root to ordinary u
 
 usage: ahd [--socket PATH] [--state DIR] [--config FILE] [--provider-dir DIR]...
        ahd --stores [--state DIR] [--provider-dir DIR]...
-       ahd --forget-store UID/TOKEN[/PROVIDER] [--state DIR] [--provider-dir DIR]...
+       ahd --forget-store UID/TOKEN[/PROVIDER] [--force] [--state DIR] [--provider-dir DIR]...
 
   --socket PATH       where to listen (default /run/ahd/ahd.sock), unless systemd hands over a socket
   --state DIR         root's own folder for what it keeps (default /var/lib/ahd)
@@ -25,8 +25,8 @@ usage: ahd [--socket PATH] [--state DIR] [--config FILE] [--provider-dir DIR]...
   --forget-store UID/TOKEN[/PROVIDER]
                       removes all that is kept there, by all providers or by that one, branches too: snapshots
                       whose user has lost what ~/.ah knew of them; those on a disk that is not mounted, or in a
-                      pool that is not imported, stay there, and are known to nobody then (a branch there keeps
-                      all of it)
+                      pool that is not imported, stay there, and are known to nobody then; a branch there keeps
+                      all of it, but with --force
   --version, --help
 
 CONFIG is JSON, read at the start; it need not be there, and a name in it that is not known is an error:
@@ -88,7 +88,7 @@ fn start() -> Result<Option<Infallible>> {
     if std::env::vars_os().next().is_some() {
         return Err(start_afresh(&arguments));
     }
-    let (mut options, mut wanted) = (Options::default(), Wanted::default());
+    let (mut options, mut wanted, mut force) = (Options::default(), Wanted::default(), false);
     let mut rest = arguments.into_iter();
     while let Some(argument) = rest.next() {
         let mut value = || {
@@ -110,6 +110,7 @@ fn start() -> Result<Option<Infallible>> {
                 options.listen_fd = Some(number.ok_or_else(wrong)?);
             }
             Some("--stores") => wanted = Wanted::Stores,
+            Some("--force") => force = true,
             Some("--forget-store") => {
                 let text = value()?;
                 let store = text.to_str().and_then(|text| text.split_once('/')).and_then(|(uid, rest)| {
@@ -138,6 +139,10 @@ fn start() -> Result<Option<Infallible>> {
             }
         }
     }
+    if force && !matches!(wanted, Wanted::Forget { .. }) {
+        let message = "--force goes with --forget-store alone";
+        return Err(Error::new(ErrorKind::InvalidArgument, message).with_hint("ahd --help"));
+    }
     match wanted {
         Wanted::Serve => return ah_helper::run(&options).map(Some),
         Wanted::Stores => {
@@ -148,8 +153,11 @@ fn start() -> Result<Option<Infallible>> {
             }
         }
         Wanted::Forget { uid, token, provider } => {
-            let forgotten = ah_helper::forget_store(&options, uid, &token, provider.as_deref())?;
+            let forgotten = ah_helper::forget_store(&options, uid, &token, provider.as_deref(), force)?;
             println!("{} is forgotten, with {}", forgotten.store, forgotten.what());
+            for place in &forgotten.given_up {
+                complain(&format!("ahd: the branch at {} is forgotten; its files stay on their disk", place.display()));
+            }
             for error in &forgotten.unseen {
                 complain(&format!(
                     "ahd: what is kept elsewhere stays, and goes by the filesystem's own command alone: {error}"

@@ -146,7 +146,7 @@ impl Guarded<'_> {
         let hint = advice::without_helper(hint)?;
         let token = owned::token(place.store, self.peer).unwrap_or_else(|_| "TOKEN".to_owned());
         let store = format!("{}/{token}/{}", self.peer.uid, self.served.name);
-        Some(advice::for_user(&hint, self.keeper.state.path(), &store))
+        Some(advice::for_user(&hint, self.keeper.state.path(), &self.keeper.forget_command(&store, false)))
     }
 
     fn key(&self, place: &Place<'_>) -> Result<StoreKey> {

@@ -178,17 +178,15 @@ fn is_same(one: &Error, other: &Error) -> bool {
     (one.kind, &one.message) == (other.kind, &other.message)
 }
 
-/// Whether an error says of a record's store what its list says, which is that some of it cannot be looked for.
-fn is_of_lost(keeper: &Keeper, record: &Record, error: &Error, cx: &Context<'_>) -> bool {
-    let is_it = |lost: Error| lost.kind == ErrorKind::FailedPrecondition && is_same(error, &lost);
-    listed(keeper, record, false, cx).is_err_and(is_it)
+/// What a store lists.
+fn listed(keeper: &Keeper, key: &StoreKey, partial: bool, cx: &Context<'_>) -> Result<Vec<Snapshot>> {
+    let (served, store) = (keeper.provider(&key.provider)?, open(keeper, key)?);
+    served.provider.list(&Place::new(&store), &ListRequest { partial }, cx)
 }
 
-/// What a record's store lists.
-fn listed(keeper: &Keeper, record: &Record, partial: bool, cx: &Context<'_>) -> Result<Vec<Snapshot>> {
-    let key = StoreKey { uid: record.uid, token: record.token.clone(), provider: record.provider.clone() };
-    let (served, store) = (keeper.provider(&key.provider)?, open(keeper, &key)?);
-    served.provider.list(&Place::new(&store), &ListRequest { partial }, cx)
+/// Whether what a clone shows is there. Where a dataset would be mounted is a directory of root's.
+fn is_seen(record: &Record) -> bool {
+    record.source.as_ref().is_none_or(|source| keeper::open_shown(&source.path(), record.uid).is_ok())
 }
 
 /// What was done with a store that was to be forgotten.
@@ -200,6 +198,8 @@ pub struct Forgotten {
     pub snapshots: usize,
     /// How many branches were.
     pub branches: usize,
+    /// Where branches were that could not be looked for: nobody knows of them any more.
+    pub given_up: Vec<PathBuf>,
     /// Why some could not be looked for: they stay where they are, and belong to nobody.
     pub unseen: Vec<Error>,
 }
@@ -217,7 +217,8 @@ impl Forgotten {
 }
 
 /// Removes all that is kept for `uid` under `token`, by all providers or by that one, views and branches too; of the snapshots those that can be looked for.
-pub(crate) fn forget(keeper: &Keeper, uid: u32, token: &str, provider: Option<&str>) -> Result<Forgotten> {
+/// A branch that cannot be is a reason to refuse, before anything is gone; by `force` it is forgotten.
+pub(crate) fn forget(keeper: &Keeper, uid: u32, token: &str, provider: Option<&str>, force: bool) -> Result<Forgotten> {
     let name = provider.map_or_else(|| format!("{uid}/{token}"), |provider| format!("{uid}/{token}/{provider}"));
     let missing = || Error::new(ErrorKind::NotFound, format!("there is no store {name}")).with_hint("ahd --stores");
     let is_meant = |of: &ProviderName| provider.is_none_or(|provider| of.as_str() == provider);
@@ -239,38 +240,59 @@ pub(crate) fn forget(keeper: &Keeper, uid: u32, token: &str, provider: Option<&s
     let heard = Warnings::default();
     let cx = Context::new(&heard);
     let is_its = |record: &Record| record.uid == uid && record.token == token && is_meant(&record.provider);
-    let mut branches = 0;
+    let (mut branches, mut given_up) = (0, Vec::new());
     let mut records = keeper.records.find(is_its);
-    // Those first that may be a reason to refuse, before anything is gone.
-    let is_seen = |record: &Record| record.source.as_ref().is_none_or(|source| source.path().is_dir());
-    records.sort_by_key(|record| record.made == Made::View || is_seen(record));
+    // Some of these stores cannot be looked for.
+    let find_lost = |key: &StoreKey| {
+        let error = listed(keeper, key, false, &cx).err().filter(|error| error.kind == ErrorKind::FailedPrecondition);
+        error.map(|error| (key.clone(), error))
+    };
+    let lost: Vec<(StoreKey, Error)> = keys.iter().filter_map(find_lost).collect();
+    let lost_of = |record: &Record| lost.iter().find(|(key, _)| key.provider == record.provider);
+    // The provider's last advice is to forget what is lost, by which nobody would know of a branch any more.
+    let refused = |error: &Error, gone: &[&Record]| {
+        let places: Vec<String> = gone.iter().map(|record| record.place().display().to_string()).collect();
+        let what = if gone.len() == 1 { "the branch at" } else { "the branches at" };
+        let is = if gone.len() == 1 { "is" } else { "are" };
+        let message =
+            format!("{}; {what} {} {is} on that disk, and nothing is forgotten", error.message, places.join(", "));
+        let hint = advice::with_last(error.hint.as_deref(), &keeper.forget_command(&name, true));
+        Error { message, hint: Some(hint), ..error.clone() }
+    };
+    let is_branch = |record: &Record| record.made == Made::Clone && record.is_whole();
+    for (key, error) in lost.iter().filter(|_| !force) {
+        let is_gone = |record: &&Record| record.provider == key.provider && is_branch(record) && !is_seen(record);
+        let gone: Vec<&Record> = records.iter().filter(is_gone).collect();
+        if !gone.is_empty() {
+            return Err(refused(error, &gone));
+        }
+    }
+    // Those first that may be a reason to refuse still.
+    records.sort_by_key(|record| record.made == Made::View || lost_of(record).is_none());
     for record in records {
         let _claim = keeper.records.claim(&record.id)?;
-        match keeper.take_down(&record, &cx) {
-            // What the provider has written down of a view is where its snapshot is, which cannot be looked for either, or goes with the store:
-            // which stays where nothing of it can be listed.
-            Err(error)
-                if record.made == Made::View
-                    && !keeper::stands(&record)?
-                    && is_of_lost(keeper, &record, &error, &cx)
-                    && listed(keeper, &record, true, &cx).is_ok() =>
-            {
+        match (keeper.take_down(&record, &cx), lost_of(&record)) {
+            (Err(error), Some((key, _))) if error.kind == ErrorKind::FailedPrecondition => {
+                // What the provider has written down of it is where its snapshot is, which cannot be looked for either, or goes with the store: which
+                // stays where nothing of it can be listed.
+                if keeper::stands(&record)? || listed(keeper, key, true, &cx).is_err() {
+                    return Err(error);
+                }
+                if is_branch(&record) {
+                    if !force {
+                        return Err(refused(&error, &[&record]));
+                    }
+                    given_up.push(record.place());
+                }
                 keeper.records.remove(&record.id)?;
+                // Where a dataset would be mounted, if nothing is in it.
+                let workshop = keeper.state.dir(record.made.workshop())?;
+                let _ = rustix::fs::unlinkat(&workshop, record.id.as_str(), rustix::fs::AtFlags::REMOVEDIR);
+                continue;
             }
-            // The provider's last advice is to forget what is lost, by which nobody would know of the branch any more.
-            Err(error) if record.made == Made::Clone && is_of_lost(keeper, &record, &error, &cx) => {
-                let place = record.place();
-                let message = format!(
-                    "{}; the branch at {} is on that disk, and nothing is forgotten",
-                    error.message,
-                    place.display()
-                );
-                let hint = error.hint.as_deref().and_then(advice::without_last);
-                return Err(Error { message, hint, ..error });
-            }
-            taken => taken?,
+            (taken, _) => taken?,
         }
-        branches += usize::from(record.made == Made::Clone && record.is_whole());
+        branches += usize::from(is_branch(&record));
     }
     let (mut count, mut unseen) = (0, Vec::new());
     for key in &keys {
@@ -305,9 +327,10 @@ pub(crate) fn forget(keeper: &Keeper, uid: u32, token: &str, provider: Option<&s
     for key in &keys {
         keeper.remove_store(key)?;
     }
-    let forgotten = Forgotten { store: name, snapshots: count, branches, unseen };
-    let without: String =
-        forgotten.unseen.iter().map(|error| format!("; what cannot be looked for stays: {}", told(error))).collect();
+    let forgotten = Forgotten { store: name, snapshots: count, branches, given_up, unseen };
+    let gone = forgotten.given_up.iter().map(|place| format!("; the branch at {} is given up", place.display()));
+    let unseen = forgotten.unseen.iter().map(|error| format!("; what cannot be looked for stays: {}", told(error)));
+    let without: String = gone.chain(unseen).collect();
     let (store, what) = (&forgotten.store, forgotten.what());
     keeper.audit.say(&format!("the administrator had the store {store} forgotten: {what}{without}"));
     Ok(forgotten)

@@ -230,7 +230,7 @@ fn a_disk_that_never_comes_back_is_forgotten_and_whose_snapshots_it_had_hears_wh
             assert!(hint.starts_with("mount that filesystem where it was"), "{hint}");
             // What only root can get at is root's to do, by what asks for nothing else.
             assert!(
-                hint.contains(&format!("as root, while no helper runs: `ahd --forget-store {name}/btrfs`")),
+                hint.contains(&format!("as root, while no helper runs: `ahd --forget-store {name}/btrfs ")),
                 "{hint}"
             );
             assert!(!hint.contains("/state/") && !hint.contains("rm '"), "{hint}");
@@ -276,8 +276,7 @@ fn what_is_advised_for_a_lost_disk_forgets_nothing_of_other_providers() {
         let (status, said) = daemon.command(&["--forget-store", &format!("{name}/{wrong}")]);
         assert!(!status && said.contains("hint: ahd --stores"), "{said}");
     }
-    let advised: Vec<&str> = hint.split('`').nth(1).unwrap().split(' ').skip(1).collect();
-    let (status, said) = daemon.command(&advised);
+    let (status, said) = daemon.advised(&words(&hint));
     assert!(status && said.contains("is forgotten, with 0 snapshots\n"), "{said}");
     daemon.run().unwrap();
     as_user(ALICE, || {
@@ -290,33 +289,113 @@ fn what_is_advised_for_a_lost_disk_forgets_nothing_of_other_providers() {
     assert!(status && said.contains("is forgotten, with 1 snapshot and 1 branch\n"), "{said}");
 }
 
+/// The arguments of the command that a text has between backticks.
+fn words(text: &str) -> Vec<&str> {
+    text.split('`').nth(1).unwrap().split(' ').skip(1).collect()
+}
+
+fn records(daemon: &Daemon) -> Vec<PathBuf> {
+    let names = daemon.state("records").into_iter().filter(|name| name.ends_with(".json"));
+    names.map(|name| daemon.base.path().join("state/records").join(name)).collect()
+}
+
 #[test]
-fn while_a_branch_is_on_a_lost_disk_nothing_is_forgotten_and_nobody_is_told_how_to_lose_it() {
+fn a_branch_on_a_lost_disk_is_forgotten_by_who_says_so_once_more() {
     if !is_root() {
         return;
     }
-    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
-    let mut daemon = Daemon::with(TWO_STORES, &["copies", "btrfs"], &[]);
-    let here = on_a_disk_and_here(&daemon, &disk);
-    as_user(ALICE, || {
-        let (provider, open) = (daemon.named("btrfs_ahd"), here.open());
-        let far = open.list(&*provider).unwrap()[0].reference.clone();
-        open.fork(&*provider, &far, "far").unwrap();
-    });
-    let name = format!("{ALICE}/{}", fs::read_to_string(here.at("store/ahd-token")).unwrap());
-    daemon.kill();
-    ah_test_disks::unmount(&here.at("target/far"));
-    ah_test_disks::unmount(disk.at());
-    for store in [name.clone(), format!("{name}/btrfs")] {
-        let (status, said) = daemon.command(&["--forget-store", &store]);
-        let told =
-            format!("the branch at {} is on that disk, and nothing is forgotten", here.at("target/far").display());
-        assert!(!status && said.contains(&told), "{said}");
-        assert!(said.contains("hint: mount that filesystem where it was"), "{said}");
-        assert!(!said.contains("rm ") && !said.contains("lost for good"), "{said}");
-        assert_eq!(daemon.state("records").iter().filter(|name| name.ends_with(".json")).count(), 2);
-        assert_eq!(fs::read_to_string(here.at("target/c/WORK")).unwrap(), "mine");
+    for half_made in [false, true] {
+        let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+        let mut daemon = Daemon::with(TWO_STORES, &["copies", "btrfs"], &[]);
+        let here = on_a_disk_and_here(&daemon, &disk);
+        as_user(ALICE, || {
+            let (provider, open) = (daemon.named("btrfs_ahd"), here.open());
+            let far = open.list(&*provider).unwrap()[0].reference.clone();
+            open.fork(&*provider, &far, "far").unwrap();
+        });
+        let name = format!("{ALICE}/{}", fs::read_to_string(here.at("store/ahd-token")).unwrap());
+        daemon.kill();
+        ah_test_disks::unmount(&here.at("target/far"));
+        ah_test_disks::unmount(disk.at());
+        let is_far = |record: &PathBuf| fs::read_to_string(record).unwrap().contains("\"btrfs\"");
+        let far = records(&daemon).into_iter().find(is_far).unwrap();
+        if half_made {
+            // Nobody was ever given it.
+            let mut value: serde_json::Value = serde_json::from_slice(&fs::read(&far).unwrap()).unwrap();
+            (value["inner"], value["source"], value["mark"]) = Default::default();
+            value["ready"] = false.into();
+            fs::write(&far, serde_json::to_vec(&value).unwrap()).unwrap();
+            let (status, said) = daemon.command(&["--forget-store", &format!("{name}/btrfs")]);
+            assert!(status && said.contains("is forgotten, with 0 snapshots\n"), "{said}");
+        } else {
+            let mut advised = String::new();
+            for store in [name.clone(), format!("{name}/btrfs")] {
+                let (status, said) = daemon.command(&["--forget-store", &store]);
+                let place = here.at("target/far");
+                let told = format!("the branch at {} is on that disk, and nothing is forgotten", place.display());
+                assert!(!status && said.contains(&told), "{said}");
+                assert!(said.contains("hint: mount that filesystem where it was"), "{said}");
+                assert!(!said.contains("rm ") && said.contains(&format!("`ahd --forget-store {store} --force ")));
+                assert_eq!(records(&daemon).len(), 2);
+                assert_eq!(fs::read_to_string(here.at("target/c/WORK")).unwrap(), "mine");
+                advised = said;
+            }
+            let (status, said) = daemon.advised(&words(&advised));
+            assert!(status && said.contains("is forgotten, with 0 snapshots\n"), "{said}");
+            assert!(said.contains(&format!("the branch at {}", here.at("target/far").display())), "{said}");
+        }
+        assert!(!far.exists() && records(&daemon).len() == 1);
+        daemon.run().unwrap();
+        as_user(ALICE, || {
+            assert!(here.open().list(&*daemon.named("btrfs_ahd")).unwrap().is_empty());
+            assert_eq!(fs::read_to_string(here.at("target/c/WORK")).unwrap(), "mine");
+        });
     }
+}
+
+#[test]
+fn before_it_is_refused_no_branch_goes_that_is_there() {
+    if !is_root() {
+        return;
+    }
+    let mut daemon = Daemon::start(TWO_STORES);
+    let alice = daemon.home(ALICE);
+    as_user(ALICE, || {
+        let (provider, open) = (daemon.provider(), alice.open());
+        let one = open.snapshot(&*provider, "one").unwrap().reference;
+        ["a", "b"].iter().for_each(|name| drop(open.fork(&*provider, &one, name).unwrap()));
+    });
+    let (token, _) = with_some_elsewhere(&daemon, &alice);
+    let forget = format!("{ALICE}/{token}");
+    daemon.kill();
+    let clones = daemon.base.path().join("state/clones");
+    let of = |daemon: &Daemon, name: &str| {
+        let value = |path: &PathBuf| serde_json::from_slice::<serde_json::Value>(&fs::read(path).unwrap()).unwrap();
+        let record = records(daemon).iter().map(value).find(|value| value["name"] == name).unwrap();
+        clones.join(record["id"].as_str().unwrap())
+    };
+    let aside = daemon.base.path().join("aside");
+    for (lost, there) in [("a", "b"), ("b", "a")] {
+        // As a pool that is not imported leaves it: where its dataset is mounted.
+        let (path, point) = (of(&daemon, lost), alice.at("target").join(lost));
+        ah_test_disks::unmount(&point);
+        fs::rename(&path, &aside).unwrap();
+        fs::create_dir(&path).unwrap();
+        let (status, said) = daemon.command(&["--forget-store", &forget]);
+        assert!(!status && said.contains(&format!("the branch at {} is on that disk", point.display())), "{said}");
+        let file = alice.at("target").join(there).join("file");
+        assert_eq!(fs::read_to_string(file).unwrap(), format!("of {ALICE}"));
+        assert_eq!((records(&daemon).len(), daemon.state("clones").len()), (2, 2));
+        if lost == "a" {
+            fs::remove_dir(&path).unwrap();
+            fs::rename(&aside, &path).unwrap();
+            daemon.run().unwrap();
+            daemon.kill();
+        }
+    }
+    let (status, said) = daemon.command(&["--forget-store", &forget, "--force"]);
+    assert!(status && said.contains("is forgotten, with 1 snapshot and 1 branch\n"), "{said}");
+    assert!(records(&daemon).is_empty() && daemon.state("clones").is_empty());
 }
 
 #[test]

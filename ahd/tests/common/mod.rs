@@ -130,15 +130,14 @@ impl Daemon {
 
     /// Asks the program something as its administrator; whether it could answer, and what it said.
     pub fn command(&self, arguments: &[&str]) -> (bool, String) {
-        let base = self.base.path();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ahd"));
-        command
-            .args(arguments)
-            .arg("--state")
-            .arg(base.join("state"))
-            .arg("--provider-dir")
-            .arg(base.join("providers"));
-        let output = command.output().unwrap();
+        let [state, providers] = ["state", "providers"].map(|name| self.base.path().join(name));
+        let own = ["--state", state.to_str().unwrap(), "--provider-dir", providers.to_str().unwrap()];
+        self.advised(&[arguments, &own].concat())
+    }
+
+    /// The same of words that say all, as those of a hint do.
+    pub fn advised(&self, arguments: &[&str]) -> (bool, String) {
+        let output = Command::new(env!("CARGO_BIN_EXE_ahd")).args(arguments).output().unwrap();
         let said = [output.stdout, output.stderr].concat();
         (output.status.success(), String::from_utf8_lossy(&said).into_owned())
     }

@@ -164,14 +164,20 @@ impl Engine {
         }
         let mut used: BTreeMap<u64, u64> = BTreeMap::new();
         let mut lost = Vec::new();
+        // Of each segment the first block and how many.
+        let mut beyond: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         for &(first, end, _) in &merged {
             *used.entry(first / SEGMENT).or_default() += end - first;
             // A segment ends with its last byte that was written, which may be within a run's last block.
             if lengths.get(&(first / SEGMENT)).is_none_or(|&length| (end - 1) % SEGMENT >= length) {
-                report.lost(format!("block {} is beyond the end of its segment", end - 1));
                 let reach = lengths.get(&(first / SEGMENT)).copied().unwrap_or_default();
-                lost.push((first.max(first / SEGMENT * SEGMENT + reach), end));
+                let first = first.max(first / SEGMENT * SEGMENT + reach);
+                beyond.entry(first / SEGMENT).or_insert((first, 0)).1 += end - first;
+                lost.push((first, end));
             }
+        }
+        for (segment, (first, count)) in beyond {
+            report.lost(format!("{count} blocks from block {first} on are beyond the end of segment {segment}"));
         }
         for (&segment, &length) in lengths.iter().filter(|&(_, &length)| length > SEGMENT) {
             // Older programs wrote over the end of a segment where the next went on in the same file. Nobody knows which is the newer.

@@ -183,3 +183,25 @@ fn runs_that_are_lost_may_lie_over_each_other() {
     state.lose([(2, 8), (2, 3)]);
     assert_eq!(state.lost, [(2, 8)]);
 }
+
+#[test]
+fn a_segment_that_is_missing_is_told_in_one_sentence() {
+    let place = Place::new();
+    let engine = place.open();
+    let (_, view) = branch(&engine);
+    let files = ["one", "other"].map(|name| view.create(ROOT, name.as_bytes(), ME).unwrap().ino);
+    // Blocks of both in turn.
+    for nth in 0..50 {
+        for ino in files {
+            view.write(ino, nth * 4096, &[7; 4096]).unwrap();
+        }
+    }
+    engine.sync().unwrap();
+    drop((view, engine));
+    std::fs::remove_file(std::fs::read_dir(place.store().join("data")).unwrap().next().unwrap().unwrap().path())
+        .unwrap();
+    let found = check(&place.store(), &place.0.path().join("lower"), false).unwrap();
+    let told: Vec<_> = found.problems.iter().filter(|told| !told.starts_with("contents of")).collect();
+    assert!(told.len() == 1 && told[0].starts_with("100 blocks from block "), "{told:?}");
+    assert_eq!(found.problems.len(), 3, "{found:?}");
+}

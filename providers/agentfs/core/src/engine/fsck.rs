@@ -130,7 +130,7 @@ impl Engine {
             }
         }
         self.blocks(runs, is_whole, repair, report)?;
-        self.examine_pins(repair, report)?;
+        self.examine_pins(repair, self.is_cut()?, report)?;
         if repair && report.repaired {
             let mut state = write_lock(&self.state);
             for (stem, line, epoch) in garbage {

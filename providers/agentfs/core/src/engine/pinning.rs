@@ -14,7 +14,7 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::Ordering;
 
-use super::fingerprints::{Hash, LABEL, hash_of_target};
+use super::fingerprints::{Fingerprint, Hash, LABEL, hash_of_target};
 use super::fsck::Report;
 use super::pins::{Listed, may_be_attributes};
 use crate::engine::Engine;
@@ -30,6 +30,8 @@ use crate::{lock, platform, read_lock, write_lock};
 const ROOM: u64 = 8;
 /// What is copied before it is looked whether the store is being closed, in bytes.
 const PART: u64 = 4 << 20;
+/// So many paths are told at most of which what was pinned is lost.
+const MOST: usize = 1000;
 /// Rows that are looked at while others wait.
 const STEP: usize = 16;
 
@@ -393,8 +395,8 @@ impl Engine {
     }
 
     /// Reads all pins. Those that do not hold what their names say are told, and removed if `repair`; what nothing below holds any more is lost then. One that cannot be read
-    /// stays: the next time it may be.
-    pub(super) fn examine_pins(&self, repair: bool, report: &mut Report) -> Result<()> {
+    /// stays: the next time it may be. `is_cut`: bases may be back whose pins went with them.
+    pub(super) fn examine_pins(&self, repair: bool, is_cut: bool, report: &mut Report) -> Result<()> {
         let mut damaged = HashSet::new();
         self.pins.list(&mut |pins| {
             for pin in pins {
@@ -412,29 +414,43 @@ impl Engine {
             }
             Ok(())
         })?;
-        if !damaged.is_empty() {
-            self.tell_what_was_pinned(&damaged, report);
+        if !damaged.is_empty() || is_cut {
+            self.tell_what_was_pinned(&damaged, is_cut, report);
         }
         Ok(())
     }
 
-    /// The paths of what these pins held, if it is not as it was below.
-    fn tell_what_was_pinned(&self, damaged: &HashSet<Hash>, report: &mut Report) {
+    /// The paths of what these pins held, if it is not as it was below. `missing`: of what has none, too, where all is kept behind a base that is to be.
+    fn tell_what_was_pinned(&self, damaged: &HashSet<Hash>, missing: bool, report: &mut Report) {
         let (mut told, mut after) = (BTreeSet::new(), b"h".to_vec());
         let state = read_lock(&self.state);
         // Rows that cannot be read are told with the others.
         while let Ok(Some((row, value))) = state.layers.next(b"h", &after) {
             let files = super::Fingerprints::decode(&value).map(super::Fingerprints::into_files).ok();
             let directory = row.get(5..).and_then(|rest| rest.split(|&byte| byte == 0).next()).unwrap_or_default();
-            for file in files.into_iter().flatten().filter(|file| damaged.contains(&file.hash)) {
+            let base = key::be32(row.get(1..5).unwrap_or_default());
+            let is_kept = matches!(state.layers.get(&key::of_line(b'j', base, None)), Ok(Some(how)) if *how == KEPT);
+            // A file that has a link's hash has another size.
+            let has_none = |file: &Fingerprint| {
+                !self.pins.is_there(Kind::File, &file.hash, file.size)
+                    && !self.pins.is_there(Kind::Symlink, &file.hash, file.size)
+            };
+            let is_gone = |file: &Fingerprint| damaged.contains(&file.hash) || missing && is_kept && has_none(file);
+            for file in files.into_iter().flatten().filter(is_gone) {
                 let path = join(directory, &file.name);
                 let now = self.lower.find(&path);
-                if !matches!(now, Ok(Some(now)) if file.is_of_found(&now)) && told.insert(path.clone()) {
+                if !matches!(now, Ok(Some(now)) if file.is_of_found(&now))
+                    && told.insert(path.clone())
+                    && told.len() <= MOST
+                {
                     let path = String::from_utf8_lossy(&path);
                     report.lost(format!("what {path} held when a base was taken is lost: neither its pin nor what is below is that any more"));
                 }
             }
             after = row;
+        }
+        if told.len() > MOST {
+            report.lost(format!("and so it is with {} paths more", told.len() - MOST));
         }
     }
 }

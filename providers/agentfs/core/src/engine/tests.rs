@@ -66,6 +66,10 @@ fn content(view: &View, name: &str) -> Vec<u8> {
     view.read(ino, 0, 1 << 20).unwrap()
 }
 
+fn newest_log(place: &Place) -> PathBuf {
+    std::fs::read_dir(place.store().join("log")).unwrap().map(|log| log.unwrap().path()).max().unwrap()
+}
+
 #[test]
 fn a_change_in_the_middle_of_which_its_thread_panics_is_as_if_it_had_not_been_begun() {
     let place = Place::new();

@@ -30,9 +30,8 @@ fn given_back(place: &Place) -> (u32, PathBuf) {
     make(&view, "file", &[7; 100_000]);
     make(&view, "other", &[6; 5000]);
     engine.sync().unwrap();
-    let logs = std::fs::read_dir(place.store().join("log")).unwrap().map(|log| log.unwrap().path());
-    let log = logs.max().unwrap();
-    let early = std::fs::read(&log).unwrap().iter().rposition(|&byte| byte != 0).unwrap() as u64 + 1;
+    let log = newest_log(place);
+    let early = written(&log);
     make(&view, "between", b"x");
     engine.sync().unwrap();
     let ino = view.lookup(ROOT, b"file").unwrap().ino;
@@ -42,11 +41,20 @@ fn given_back(place: &Place) -> (u32, PathBuf) {
     engine.sync().unwrap();
     engine.sync().unwrap();
     drop(engine);
-    let file = std::fs::File::options().read(true).write(true).open(&log).unwrap();
-    let mut byte = [0];
-    file.read_exact_at(&mut byte, early + 30).unwrap();
-    file.write_all_at(&[!byte[0]], early + 30).unwrap();
+    spoil(&log, early + 30);
     (line, log)
+}
+
+/// Up to where a log is written, but for zeros.
+fn written(log: &Path) -> u64 {
+    std::fs::read(log).unwrap().iter().rposition(|&byte| byte != 0).unwrap() as u64 + 1
+}
+
+fn spoil(log: &Path, at: u64) {
+    let file = std::fs::File::options().read(true).write(true).open(log).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[!byte[0]], at).unwrap();
 }
 
 /// The file is back, and what it held is lost; the other is as it was.
@@ -105,6 +113,49 @@ fn a_repair_that_is_killed_before_its_checkpoint_is_ended_by_the_next() {
     assert!(matches!(open_for(&place, Opening::Use).err(), Some(Error::Corrupt(_))));
     assert!(tells(&fsck(&place, true)));
     is_as_told(&place, line);
+}
+
+#[test]
+fn what_was_pinned_for_a_branch_that_is_back_is_told_where_nothing_holds_it_any_more() {
+    let place = Place::new();
+    for name in ["changed", "same"] {
+        std::fs::write(lower(&place).join(name), [5; 5000]).unwrap();
+    }
+    std::os::unix::fs::symlink("somewhere", lower(&place).join("link")).unwrap();
+    std::fs::write(lower(&place).join("else"), [4; 6000]).unwrap();
+    let engine = place.open();
+    let (line, view) = branch(&engine);
+    let base = read_lock(&engine.state).chain(line).unwrap().base;
+    engine.remember_names(base).unwrap();
+    engine.take_fingerprints(base).unwrap();
+    engine.sync().unwrap();
+    let log = newest_log(&place);
+    let early = written(&log);
+    make(&view, "between", b"x");
+    engine.sync().unwrap();
+    drop(view);
+    engine.delete_branch(line).unwrap();
+    let snapshots: Vec<_> = read_lock(&engine.state).snapshots.keys().copied().collect();
+    snapshots.into_iter().for_each(|id| engine.delete_snapshot(id).unwrap());
+    engine.reclaim().unwrap();
+    engine.sweep_pins(true).unwrap();
+    engine.sync().unwrap();
+    drop(engine);
+    assert!(!place.store().join("pins").exists());
+    std::fs::write(lower(&place).join("changed"), "changed").unwrap();
+    std::fs::remove_file(lower(&place).join("link")).unwrap();
+    spoil(&log, early + 30);
+    let told = |found: &Report| {
+        let of = |name: &&str| found.problems.iter().any(|told| told.starts_with(&format!("what {name} held when")));
+        ["changed", "link", "same", "else"].into_iter().filter(of).collect::<Vec<_>>()
+    };
+    drop(open_for(&place, Opening::Repair).unwrap());
+    for repair in [false, true] {
+        let found = fsck(&place, repair);
+        assert!(!found.repaired && told(&found) == ["changed", "link"], "{repair}: {found:?}");
+    }
+    // By then it was said.
+    assert_eq!(told(&fsck(&place, false)), Vec::<&str>::new());
 }
 
 fn damaged(log: &Path) -> PathBuf {

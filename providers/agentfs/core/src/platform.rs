@@ -50,13 +50,16 @@ pub(crate) fn seek(file: &File, offset: u64, hole: bool) -> io::Result<Option<u6
     Ok(if offset >= size { None } else { Some(if hole { size } else { offset }) })
 }
 
-/// Whether what was written is known to stay no hole on a directory's filesystem, also if it was zeros. ZFS makes holes of those.
+/// Whether it is known of a directory's filesystem that each block of ours which is given back is a hole, and that what was written is none, also if it was zeros. ZFS makes holes of those, and
+/// where the filesystem's own blocks are larger, what is given back within one only becomes zeros.
 pub(crate) fn keeps_zeros(directory: &File) -> bool {
     #[cfg(target_os = "linux")]
     {
         // From linux/magic.h: ext2-4, xfs, btrfs, tmpfs.
         const KEEP: [u64; 4] = [0xEF53, 0x5846_5342, 0x9123_683E, 0x0102_1994];
-        rustix::fs::fstatfs(directory).is_ok_and(|stat| KEEP.contains(&(stat.f_type as u64 & 0xFFFF_FFFF)))
+        rustix::fs::fstatfs(directory).is_ok_and(|stat| {
+            KEEP.contains(&(stat.f_type as u64 & 0xFFFF_FFFF)) && stat.f_bsize as u64 <= crate::rows::chunk::BLOCK
+        })
     }
     #[cfg(not(target_os = "linux"))]
     {

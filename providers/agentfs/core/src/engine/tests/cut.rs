@@ -177,6 +177,15 @@ fn what_a_log_was_is_kept_beside_what_an_earlier_one_was() {
 }
 
 #[test]
+fn what_was_given_back_within_a_larger_block_of_the_disk_is_not_said_to_be_told() {
+    let Some(disk) = Disk::formatted("xfs", 512, &["-b", "size=16384"], "") else { return };
+    let place = Place::of(tempfile::tempdir_in(disk.at()).unwrap());
+    given_back(&place);
+    let found = fsck(&place, true);
+    assert!(found.problems.iter().any(|problem| problem.contains("may read as zeros")), "{found:?}");
+}
+
+#[test]
 fn a_damaged_log_is_cut_on_a_full_disk() {
     for (free, reserve) in [(0, true), (600 << 10, false)] {
         let Some(disk) = Disk::formatted("ext4", 64, &["-m", "0"], "") else { return };

@@ -75,6 +75,8 @@ fn at_once(base: &Arc<Base>, layers: &mut Layers, rows: &[(Vec<u8>, Vec<u8>)]) -
 pub(super) struct Damage {
     /// The log that goes on behind the base is not there, or not even its beginning.
     is_lost: bool,
+    /// The disk cannot read all of it.
+    is_unread: bool,
     batches: u64,
     bytes: u64,
     snapshots: usize,
@@ -92,7 +94,8 @@ impl Damage {
         for &snapshot in &found.snapshots {
             snapshots += usize::from(rows.get(&key::stem(b's', snapshot))?.is_none());
         }
-        Ok(Some(Self { is_lost, batches: found.gone, bytes: found.rest(), snapshots }))
+        let (is_unread, batches, bytes) = (found.unread, found.gone, found.rest());
+        Ok(Some(Self { is_lost, is_unread, batches, bytes, snapshots }))
     }
 
     /// Before the log is cut: keeps what it was, as far as there is room, and writes down that it is cut. Gives what is said of that.
@@ -111,14 +114,17 @@ impl Damage {
 
     /// Whether nothing tells how much is gone.
     fn is_unknown(&self) -> bool {
-        self.is_lost && self.batches == 0
+        (self.is_lost || self.is_unread) && self.batches == 0
     }
 
     fn given_up(&self, kept: &Kept) -> String {
         let Self { batches, bytes, .. } = self;
-        let what = match self.is_lost {
-            true => "the newest log was lost, or its beginning, and what was changed since the last checkpoint with it",
-            false => "the log was damaged, and ends there",
+        let what = match (self.is_lost, self.is_unread) {
+            (true, _) => {
+                "the newest log was lost, or its beginning, and what was changed since the last checkpoint with it"
+            }
+            (false, true) => "the disk could not read all of the log, which ends there",
+            (false, false) => "the log was damaged, and ends there",
         };
         let much = match self.is_unknown() {
             true => "nobody knows how much that was".to_owned(),
@@ -144,11 +150,12 @@ impl Damage {
 
 impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = match self.is_lost {
-            true => {
+        let what = match (self.is_lost, self.is_unread) {
+            (true, _) => {
                 "the newest log is not there, or not its beginning: what was changed since the last checkpoint is lost unless it is found again"
             }
-            false => "the log is damaged before its end",
+            (false, true) => "the log is damaged: the disk cannot read all of it",
+            (false, false) => "the log is damaged before its end",
         };
         if self.is_unknown() {
             return write!(f, "{what}, and nobody knows how much that is; `--repair` goes on without it");

@@ -13,11 +13,14 @@
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+
 use crate::error::{Error, Result};
+use crate::rows::chunk::BLOCK;
 use crate::rows::key;
 use crate::rows::value::{Reader, Writer};
 use crate::store::segments::Written;
@@ -64,6 +67,8 @@ pub(crate) struct Found {
     pub(crate) files: Vec<Piece>,
     /// Something that was kept is behind what cannot be read: this is no torn end.
     pub(crate) damaged: bool,
+    /// The disk could not read all of it, so that nobody knows what else is behind what counts.
+    pub(crate) unread: bool,
     /// How many batches do not count then, those included that cannot be read.
     pub(crate) gone: u64,
     /// The snapshots that were taken in those, as far as they can be read.
@@ -266,6 +271,32 @@ struct Record {
     contents: Vec<Written>,
 }
 
+/// What a file holds, and up to where the disk could not read some of it: zeros stand for those blocks.
+fn bytes_of(path: &Path) -> io::Result<(Vec<u8>, usize)> {
+    let is_of_disk = |error: &io::Error| error.raw_os_error() == Some(Errno::IO.raw_os_error());
+    let mut file = File::open(path)?;
+    let mut bytes = Vec::new();
+    match file.read_to_end(&mut bytes) {
+        Err(error) if is_of_disk(&error) => {}
+        read => return read.map(|_| (bytes, 0)),
+    }
+    bytes.clear();
+    bytes.resize(file.metadata()?.len() as usize, 0);
+    let (mut at, mut unread) = (0, 0);
+    for block in bytes.chunks_mut(BLOCK as usize) {
+        let read = file.read_exact_at(block, at as u64);
+        at += block.len();
+        match read {
+            Err(error) if is_of_disk(&error) => {
+                block.fill(0);
+                unread = at;
+            }
+            read => read?,
+        }
+    }
+    Ok((bytes, unread))
+}
+
 /// Reads what the files hold, oldest first, as far as it counts: batches in unbroken order, and of another boot only those that a mark
 /// covers. `in_base`: the last batch that the base holds. Costs what is in the files, whose size the engine bounds.
 pub(crate) fn read(directory: &Path, boot: &str, in_base: u64) -> Result<Found> {
@@ -276,10 +307,7 @@ pub(crate) fn read(directory: &Path, boot: &str, in_base: u64) -> Result<Found> 
     // The same behind a header that cannot be read, though it was written: nobody knows of which boot that was.
     let mut headless = 0;
     for (file, number) in numbers(directory)?.into_iter().enumerate() {
-        let mut bytes = Vec::new();
-        File::open(path(directory, number))
-            .and_then(|mut file| file.read_to_end(&mut bytes))
-            .map_err(Error::io("reading the log"))?;
+        let (bytes, unread) = bytes_of(&path(directory, number)).map_err(Error::io("reading the log"))?;
         let mut piece = Piece { number, counts: 0, length: bytes.len() as u64, present: false };
         let mut at = 0;
         while let Some((payload, length)) = bytes.get(at..).and_then(record) {
@@ -295,6 +323,10 @@ pub(crate) fn read(directory: &Path, boot: &str, in_base: u64) -> Result<Found> 
         let rest = bytes.get(at..).unwrap_or_default();
         // Zeros at the end were written ahead, and need not be cut off.
         let written = rest.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+        // In a record that is whole it was zeros.
+        let unread = unread.saturating_sub(at);
+        found.unread |= unread > 0;
+        let written = written.max(unread);
         piece.length = (at + written) as u64;
         if written > 0 {
             let of = search(rest, beyond);
@@ -339,6 +371,7 @@ pub(crate) fn read(directory: &Path, boot: &str, in_base: u64) -> Result<Found> 
         found.contents.clear();
     }
     let present = found.files.iter().all(|piece| piece.present);
+    found.damaged |= found.unread;
     found.damaged |= marked.max(behind.mark).max(headless) > found.last || (present && behind.batch > found.last);
     found.gone = known.saturating_sub(found.last);
     found.snapshots = behind.snapshots;
@@ -468,9 +501,9 @@ pub(crate) fn set_aside(directory: &Path, files: &[Piece], free: impl Fn() -> Re
             continue;
         }
         let (name, mut to) = free_name(directory, piece.number).map_err(Error::io("keeping the damaged log"))?;
-        let copied = File::open(path(directory, piece.number))
-            .and_then(|from| std::io::copy(&mut from.take(piece.length), &mut to))
-            .and_then(|_| to.sync_all());
+        let copied = bytes_of(&path(directory, piece.number))
+            .and_then(|(bytes, _)| to.write_all(bytes.get(..piece.length as usize).unwrap_or(&bytes)))
+            .and_then(|()| to.sync_all());
         match copied.map_err(Error::io("keeping the damaged log")) {
             Ok(()) => kept.names.push(name),
             Err(error) => {
@@ -487,12 +520,12 @@ pub(crate) fn set_aside(directory: &Path, files: &[Piece], free: impl Fn() -> Re
     Ok(kept)
 }
 
-fn free_name(directory: &Path, number: u64) -> std::io::Result<(String, File)> {
+fn free_name(directory: &Path, number: u64) -> io::Result<(String, File)> {
     let mut name = format!("{number:010}.damaged");
     let mut nth = 0;
     loop {
         match OpenOptions::new().write(true).create_new(true).open(directory.join(&name)) {
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => nth += 1,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => nth += 1,
             file => return Ok((name, file?)),
         }
         name = format!("{number:010}.damaged.{nth}");

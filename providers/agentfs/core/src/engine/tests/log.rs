@@ -1,4 +1,8 @@
-//! Which log goes on behind the base.
+//! Which log goes on behind the base, and one that the disk does not give back.
+
+use std::os::unix::fs::FileExt;
+
+use ah_test_disks::Disk;
 
 use super::*;
 use crate::store::base::Base;
@@ -22,4 +26,65 @@ fn a_log_that_an_older_program_began_is_not_asked_for() {
     base.commit([(row.as_slice(), Some(&(batch + 1).to_be_bytes()[..]))].into_iter()).unwrap();
     drop(base);
     drop(place.open());
+}
+
+/// Has the disk of a file fail to read the block of it that holds these bytes: Btrfs has a checksum of them.
+fn make_unreadable(disk: &Disk, file: &std::path::Path, bytes: &[u8]) {
+    let file = std::fs::File::open(file).unwrap();
+    rustix::fs::syncfs(&file).unwrap();
+    let image = std::fs::File::options().read(true).write(true).open(disk.image()).unwrap();
+    let (mut block, mut spoiled) = (vec![0; bytes.len()], 0);
+    for at in (0..image.metadata().unwrap().len() - bytes.len() as u64).step_by(4096) {
+        image.read_exact_at(&mut block, at).unwrap();
+        if block == bytes {
+            image.write_all_at(b"spoiled", at + 100).unwrap();
+            spoiled += 1;
+        }
+    }
+    assert!(spoiled > 0);
+    // Nothing of it is in memory any more.
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+}
+
+#[test]
+fn a_log_of_which_the_disk_cannot_read_a_block_ends_there() {
+    for last in [false, true] {
+        let Some(disk) = Disk::formatted("btrfs", 256, &[], "") else { return };
+        let place = Place::of(tempfile::tempdir_in(disk.at()).unwrap());
+        let lower = place.0.path().join("lower");
+        let engine = place.open();
+        let (line, view) = branch(&engine);
+        make(&view, "first", b"first");
+        engine.sync().unwrap();
+        for number in 0..300 {
+            make(&view, &format!("{number:0200}"), b"");
+            engine.flush().unwrap();
+        }
+        engine.sync().unwrap();
+        drop((view, engine));
+        let log = newest_log(&place);
+        let bytes = std::fs::read(&log).unwrap();
+        let end = bytes.iter().rposition(|&byte| byte != 0).unwrap();
+        let at = if last { end / 4096 * 4096 } else { 8192 };
+        assert!(at >= 8192);
+        let until = bytes.len().min(at + 4096);
+        make_unreadable(&disk, &log, &bytes[at..until]);
+        let read = std::fs::read(&log).err().and_then(|error| error.raw_os_error());
+        assert_eq!(read, Some(rustix::io::Errno::IO.raw_os_error()));
+        let options = Options { background: false, ..Options::default() };
+        let refused = Engine::open(&place.store(), &lower, options, Opening::Use).err();
+        assert!(matches!(refused, Some(crate::Error::Corrupt(_))), "{refused:?}");
+        let found = check(&place.store(), &lower, false).unwrap();
+        assert!(!found.repaired && found.problems[0].contains("cannot read all of it"), "{found:?}");
+        let found = check(&place.store(), &lower, true).unwrap();
+        assert!(!found.repaired && found.problems[0].contains(".damaged"), "{found:?}");
+        // What can be read of it is kept.
+        let kept = std::fs::read(log.with_extension("damaged")).unwrap();
+        assert!(kept[..at] == bytes[..at] && kept[at..].iter().take(4096).all(|&byte| byte == 0));
+        let found = check(&place.store(), &lower, false).unwrap();
+        assert_eq!(found.problems, Vec::<String>::new());
+        let engine = place.open();
+        let view = View::new(engine.clone(), line, Held::Pen).unwrap();
+        assert_eq!(content(&view, "first"), b"first");
+    }
 }

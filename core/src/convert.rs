@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use ah_plugin_api::{Capability, ConvertRequest, Converted, Durability, Error, ErrorKind, ProviderName, Result};
 use serde::Serialize;
 
+use crate::attend::is_place;
 use crate::branch;
 use crate::engine::Access;
 use crate::mounts;
@@ -101,9 +102,6 @@ impl Workspace {
             self.append(&self.writing_session(), body, Durability::Durable)?;
         }
         self.engine.note_mounted(&self.id, converted.mounted.then(|| served.name.clone()))?;
-        if converted.changed && converted.mounted {
-            self.engine.note_behind(&self.id, self.record.identity)?;
-        }
         let mut notes = converted.notes;
         // By what is there now, which is not what this one was opened for. It is done: what cannot be told of it is no error.
         let here = self.engine.workspace(&self.root, Access::Existing);
@@ -174,14 +172,17 @@ impl Workspace {
             return served.provider.convert(&served.place(), &ConvertRequest { back }, &self.context());
         }
         let dir = self.open_dir()?;
-        let was = self.record.mounted_by.clone();
-        // If this is killed, the next command knows whom to ask what became of it.
+        let (was, lay_behind) = (self.record.mounted_by.clone(), self.record.lies_behind);
+        // If this is killed, the next command knows whom to ask what became of it, and later ones what lies behind. What stands in for it is not that.
+        let behind = if is_place(&self.root) { lay_behind } else { Some(self.record.identity) };
         self.engine.note_mounted(&self.id, Some(served.name.clone()))?;
+        self.engine.note_behind(&self.id, behind)?;
         let place = served.place().with_workspace(&dir);
         served.provider.convert(&place, &ConvertRequest { back }, &self.context()).inspect_err(|_| {
             // Where another directory is there than was, it may be that only the answer was lost.
             if Identity::of_path(&self.root).is_some_and(|there| there.same(&self.record.identity)) {
                 let _ = self.engine.note_mounted(&self.id, was);
+                let _ = self.engine.note_behind(&self.id, lay_behind);
             }
         })
     }

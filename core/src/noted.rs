@@ -26,10 +26,10 @@ impl Engine {
         self.rewrite(id, |record| record.mount(by)).map(drop)
     }
 
-    /// Writes down what the directory is known by that lies behind a workspace from now on.
-    pub(crate) fn note_behind(&self, id: &WorkspaceId, identity: Identity) -> Result<()> {
+    /// Writes down what the directory is known by that lies behind a workspace from now on, or is about to.
+    pub(crate) fn note_behind(&self, id: &WorkspaceId, identity: Option<Identity>) -> Result<()> {
         let _lock = self.lock_registry()?;
-        self.rewrite(id, |record| record.lies_behind = Some(identity)).map(drop)
+        self.rewrite(id, |record| record.lies_behind = identity).map(drop)
     }
 
     pub(crate) fn rewrite(

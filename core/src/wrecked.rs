@@ -144,7 +144,7 @@ impl Workspace {
     /// Writes down what lies behind it now. Where it cannot, whoever comes next does.
     fn note_behind_anew(&self) {
         if let Some(there) = self.record.behind().and_then(|path| Identity::of_path(&path)) {
-            let _ = self.engine.note_behind(&self.id, there);
+            let _ = self.engine.note_behind(&self.id, Some(there));
         }
     }
 

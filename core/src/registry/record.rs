@@ -46,7 +46,7 @@ pub(crate) struct WorkspaceRecord {
     /// The provider that mounts its directory, if one does: `convert` says so before it is asked to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mounted_by: Option<ProviderName>,
-    /// What the directory is known by that the provider reads then. None if none does, or it is not known.
+    /// What the directory is known by that the provider reads then. None if none does, or it is not known: `convert` writes it down before the provider is asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) lies_behind: Option<Identity>,
     /// The first twelve digits of its repository's first commit: the same in every clone, to group workspaces by. Never a key.

@@ -85,6 +85,8 @@ pub(crate) struct Fake {
     pub(crate) treeless: Arc<AtomicBool>,
     /// Whether it dies of being asked to convert, before anything was done.
     pub(crate) converts_die: Arc<AtomicBool>,
+    /// Whether it refuses to.
+    pub(crate) converts_fail: Arc<AtomicBool>,
     /// What it says of the snapshots that it takes.
     pub(crate) of_snapshots: Lie<Snapshot>,
     /// What it says of the branches that it makes.
@@ -132,6 +134,7 @@ impl Fake {
             damaged: Arc::default(),
             treeless: Arc::default(),
             converts_die: Arc::default(),
+            converts_fail: Arc::default(),
             of_snapshots: Arc::default(),
             of_clones: Arc::default(),
             of_views: Arc::default(),
@@ -294,6 +297,9 @@ impl Provider for Fake {
     /// Puts a copy of the directory in its place.
     fn convert(&self, place: &Place<'_>, _: &ConvertRequest, _: &Context<'_>) -> Result<Converted> {
         assert!(!self.converts_die.load(Ordering::Relaxed), "made to die");
+        if self.converts_fail.load(Ordering::Relaxed) {
+            return Err(Error::new(ah_core::ErrorKind::Unavailable, "made to fail"));
+        }
         let path = place.need_workspace()?.path();
         let (new, old) = (path.with_extension("new"), path.with_extension("old"));
         assert!(std::process::Command::new("cp").arg("-a").args([path, &new]).status().unwrap().success());

@@ -523,7 +523,7 @@ fn a_converted_workspace_goes_on_with_its_history() {
     assert!(report.is_ok(), "{report:?}");
 }
 
-/// By whom it would be mounted is written down before that, also where nothing is mounted in the end.
+/// By whom it would be mounted is written down before that, and what would lie behind, also where nothing is mounted in the end.
 #[test]
 fn a_conversion_that_was_killed_is_none() {
     let lab = Lab::new();
@@ -539,10 +539,20 @@ fn a_conversion_that_was_killed_is_none() {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| workspace.convert())).unwrap_err();
     lab.fake.converts_die.store(false, Ordering::Relaxed);
     drop(workspace);
-    assert!(fs::read_to_string(&record).unwrap().contains("mounted_by"));
+    let written: serde_json::Value = serde_json::from_str(&fs::read_to_string(&record).unwrap()).unwrap();
+    assert!(
+        written["mounted_by"].is_string() && written["ino"].is_u64() && written["lies_behind"]["ino"] == written["ino"],
+        "{written}"
+    );
     // What is around it goes on having it.
     let taken = lab.open().snapshot(&SnapshotOptions::default()).unwrap();
     assert_eq!(lab.open().versions(&RelPath::new("inner/f").unwrap()).unwrap().len(), 1, "{taken:?}");
+    lab.fake.converts_fail.store(true, Ordering::Relaxed);
+    let own = lab.settings.home.join("workspaces").join(lab.open().id().as_str()).join("workspace.json");
+    lab.open().convert().unwrap_err();
+    let written = fs::read_to_string(own).unwrap();
+    assert!(!written.contains("mounted_by") && !written.contains("lies_behind"), "{written}");
+    lab.fake.converts_fail.store(false, Ordering::Relaxed);
     assert!(lab.open().convert().unwrap().changed);
 }
 

@@ -133,6 +133,15 @@ impl Error {
         errno.raw_os_error()
     }
 
+    /// Whether the store is damaged, or the disk fails to read or write it.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Corrupt(_) => true,
+            Self::Io { source, .. } => source.raw_os_error() == Some(Errno::IO.raw_os_error()),
+            _ => false,
+        }
+    }
+
     /// For `map_err`: the system's error with what was being done; a full disk or quota is [`Error::NoSpace`].
     pub(crate) fn io<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
         move |error| {

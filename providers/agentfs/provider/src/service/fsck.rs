@@ -50,7 +50,7 @@ pub fn fsck(home: &Path, repair: bool) -> Result<ExitCode> {
     let below = lower.clone().unwrap_or_else(|| home.to_owned());
     let cannot = |e: &ah_agentfs::Error| {
         let error = fail(format!("cannot check the AgentFS tree of {}", below.display()), e);
-        let aside = lost::put_aside(&dir).filter(|_| matches!(e, ah_agentfs::Error::Corrupt(_)));
+        let aside = lost::put_aside(&dir).filter(|_| e.is_damage());
         match aside {
             Some(aside) => error.with_hint(aside),
             None => error,

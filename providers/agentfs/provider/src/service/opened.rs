@@ -266,15 +266,15 @@ impl Service {
     fn open_tree(&self, lower: &Path, apart: bool) -> Result<Arc<Open>> {
         let cannot = |e: &ah_agentfs::Error| {
             let error = fail(format!("cannot open the AgentFS tree of {}", lower.display()), e);
-            match e {
-                ah_agentfs::Error::Corrupt(_) => {
+            match e.is_damage() {
+                true => {
                     let home = text::shell(self.path.as_os_str());
                     let aside = lost::put_aside(&self.home).map_or_else(String::new, |aside| format!("; {aside}"));
                     error.with_hint(format!(
                         "what is damaged, and whether it can be mended, says `ah-agentfsd --fsck {home}`{aside}"
                     ))
                 }
-                _ => error,
+                false => error,
             }
         };
         let options = Options { without_lower: apart, ..Options::default() };

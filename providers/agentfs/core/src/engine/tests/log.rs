@@ -1,4 +1,4 @@
-//! Which log goes on behind the base, and one that the disk does not give back.
+//! Which log goes on behind the base, and what the disk cannot read of a store.
 
 use std::os::unix::fs::FileExt;
 
@@ -44,6 +44,21 @@ fn make_unreadable(disk: &Disk, file: &std::path::Path, bytes: &[u8]) {
     assert!(spoiled > 0);
     // Nothing of it is in memory any more.
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+}
+
+#[test]
+fn rows_that_the_disk_cannot_read_are_damage() {
+    let Some(disk) = Disk::formatted("btrfs", 256, &[], "") else { return };
+    let place = Place::of(tempfile::tempdir_in(disk.at()).unwrap());
+    drop(place.open());
+    let rows = place.store().join("rows.redb");
+    let bytes = std::fs::read(&rows).unwrap();
+    make_unreadable(&disk, &rows, &bytes[..4096]);
+    for repair in [false, true] {
+        let error = check(&place.store(), &place.0.path().join("lower"), repair).unwrap_err();
+        assert!(error.is_damage() && matches!(error, crate::Error::Io { .. }), "{error:?}");
+    }
+    assert!(!crate::Error::NoSpace.is_damage());
 }
 
 #[test]

@@ -259,6 +259,38 @@ fn what_is_lost_of_a_home_is_told_by_what_is_kept_twice() {
 }
 
 #[test]
+fn what_only_the_tree_vouches_for_is_left_where_that_cannot_be_read() {
+    Bench::each_plain(|bench| {
+        let (home, saved) = (kept(bench), bench.0.path("saved"));
+        fs::write(home.join("behind"), "damaged").unwrap();
+        // Older programs made none.
+        fs::remove_file(home.join("shelf.copy")).unwrap();
+        let rows = fs::read(home.join("tree/rows.redb")).unwrap();
+        bench.sh(&format!("cp -aT {} {}", home.display(), saved.display()));
+        let mut unread = 0;
+        // A page that holds rows begins with a 1; how many, and where their keys end, comes behind that.
+        let pages = (0..rows.len()).step_by(4096).filter(|&at| rows[at] == 1);
+        for at in pages.flat_map(|at| [at + 3, at + 6]) {
+            let mut rows = rows.clone();
+            rows[at] ^= 0x20;
+            bench.sh(&format!("rm -r {0} && cp -aT {1} {0}", home.display(), saved.display()));
+            fs::write(home.join("tree/rows.redb"), rows).unwrap();
+            let said = fsck(bench, &format!("{} --repair 2>&1 || true", home.display()));
+            if said.contains("\n0 rows read, 0 blocks") {
+                unread += 1;
+                assert_eq!(fs::read(home.join("behind")).unwrap(), b"damaged", "{said}");
+                assert!(!home.join("shelf.copy").exists(), "{said}");
+                assert!(
+                    said.contains("`shelf` is left as it is") && said.contains("`behind` is left as it is"),
+                    "{said}"
+                );
+            }
+        }
+        assert!(unread > 0);
+    });
+}
+
+#[test]
 fn what_is_written_down_of_a_workspace_is_not_believed_where_its_tree_says_otherwise() {
     Bench::each_plain(|bench| {
         let (root, home) = (bench.0.root(), kept(bench));

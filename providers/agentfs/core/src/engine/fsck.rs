@@ -31,7 +31,9 @@ pub struct Report {
     pub rows: u64,
     /// Blocks of 4 KiB that are in use.
     pub blocks: u64,
-    /// The branches that are in it, as far as that could be read.
+    /// Whether the branches and snapshots could be read: where not, that there are none says nothing.
+    pub is_read: bool,
+    /// The branches that are in it.
     pub branches: Vec<BranchInfo>,
     /// The snapshots.
     pub snapshots: Vec<SnapshotInfo>,
@@ -79,6 +81,7 @@ pub(crate) fn check(directory: &Path, lower: &Path, repair: bool) -> Result<Repo
     {
         let state = read_lock(&engine.state);
         (report.branches, report.snapshots) = (BranchInfo::all(&state), SnapshotInfo::all(&state));
+        report.is_read = true;
     }
     if repair {
         if report.repaired {

@@ -12,7 +12,7 @@ use super::convert::{converted_of, shelf_of_converted};
 use super::opened::shelves;
 use super::record::PlaceLabel;
 use super::{fail, listen, lower};
-use crate::conversion::{Behind, Note, beside};
+use crate::conversion::{Behind, Note, SINCE, beside};
 use crate::home::{self, SHELF, Shelf, TREE};
 use crate::lost;
 
@@ -76,18 +76,26 @@ pub fn fsck(home: &Path, repair: bool) -> Result<ExitCode> {
     problems.extend(damaged.iter().flatten().map(|error| error.message.clone()));
     let (mut is_mended, mut look) = (report.repaired, false);
     if repair && !problems.is_empty() {
-        is_mended &= mend(&dir, right, &mut problems)?;
-        if lower.is_none() {
-            is_mended &= mend_lower(&dir, &tree, converted.as_ref(), &mut problems)?;
-        }
+        is_mended &= match report.is_read || Shelf::is_sure(&dir) {
+            true => mend(&dir, right, &mut problems)?,
+            false => not_mended(SHELF, &mut problems),
+        };
+        let mut taken = Taken::No;
         if let (Some(there), Some((branch, _))) = (&restored, &converted) {
-            let taken = take_restored(&dir, &tree, there, branch.id, &mut problems)?;
+            taken = take_restored(&dir, &tree, there, branch.id, &mut problems)?;
             is_mended &= taken != Taken::No;
             look |= taken == Taken::ByName;
         }
+        // With that it is written down where it is.
+        if lower.is_none() && taken == Taken::No {
+            is_mended &= mend_lower(&dir, &tree, converted.as_ref(), &mut problems)?;
+        }
         let [behind, note] = damaged.map(|error| error.is_some());
         if behind {
-            is_mended &= mend_behind(&dir, &tree, converted.as_ref(), &mut problems)?;
+            is_mended &= match report.is_read {
+                true => mend_behind(&dir, &tree, converted.as_ref(), &mut problems)?,
+                false => not_mended(SINCE, &mut problems),
+            };
         }
         if note {
             Note::forget(&dir);
@@ -120,6 +128,12 @@ fn mend(home: &Dir, shelf: Option<Shelf>, problems: &mut Vec<String>) -> Result<
             Ok(false)
         }
     }
+}
+
+/// What only the tree vouches for stays as it is where that says nothing.
+fn not_mended(name: &str, problems: &mut Vec<String>) -> bool {
+    problems.push(format!("`{name}` is left as it is: what the tree holds could not be read"));
+    false
 }
 
 /// The branch that the tree has in the workspace's place.
@@ -226,7 +240,7 @@ fn mend_behind(home: &Dir, tree: &Path, converted: Option<&Converted>, problems:
 }
 
 /// The right shelf of a home, where that is known. What the tree says of the workspace's own branch counts before what is written down; and where no checksum
-/// vouches for that, the tree has to hold something of it, or nothing at all. Where it is lost, it is the only one of which the tree holds anything.
+/// vouches for that, the tree has to hold something of it, or nothing at all, if it could be read. Where it is lost, it is the only one of which the tree holds anything.
 fn right_shelf(home: &Dir, written: Option<Shelf>, report: &Report) -> Option<Shelf> {
     let mut known = shelves(&report.branches, &report.snapshots);
     let own = |key| Shelf { key, home: None };
@@ -234,6 +248,7 @@ fn right_shelf(home: &Dir, written: Option<Shelf>, report: &Report) -> Option<Sh
         return Some(own(key));
     }
     match written {
+        Some(shelf) if !report.is_read => Some(shelf),
         Some(shelf) => (Shelf::is_sure(home) || known.is_empty() || known.contains(&shelf.key)).then_some(shelf),
         None if known.len() == 1 => known.pop_first().map(own),
         None => None,

@@ -223,7 +223,7 @@ impl Workspace {
 
     /// The number of the branch that is made next, if no base is taken before.
     pub fn next_branch(&self) -> BranchId {
-        BranchId(read_lock(&self.engine.state).next_line)
+        BranchId(read_lock(&self.engine.state).next.line)
     }
 
     /// A snapshot of a branch, at a cost that depends on nothing but the changes of the last milliseconds. Every change that had

@@ -404,7 +404,20 @@ impl Shown {
         }
     }
 
-    /// The reverse.
+    /// What refers to a branch: the same, and behind a point its mark, if it has one.
+    pub(crate) fn reference(&self, mark: Option<&str>) -> String {
+        mark.map_or_else(|| self.source(), |mark| format!("{}.{mark}", self.source()))
+    }
+
+    /// The reverse of that.
+    pub(crate) fn referred(reference: &str) -> Option<(Self, Option<&str>)> {
+        let (_, branch) = reference.rsplit_once('#')?;
+        let mark = branch.split_once('.').map(|(_, mark)| mark);
+        let source = mark.map_or(reference, |mark| &reference[..reference.len() - mark.len() - 1]);
+        Some((Self::parse(source.as_bytes())?, mark))
+    }
+
+    /// The reverse of [`Shown::source`].
     pub(crate) fn parse(source: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(source).ok()?.strip_prefix(SOURCE)?;
         let (path, branch) = text.rsplit_once('#')?;
@@ -453,6 +466,9 @@ mod tests {
         for branch in [None, Some(0), Some(u32::MAX)] {
             let shown = Shown { home: home.clone(), branch };
             assert!(shown.source().bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-:#%".contains(&b)));
+            for mark in [None, Some("0a")] {
+                assert_eq!(Shown::referred(&shown.reference(mark)), Some((shown.clone(), mark)));
+            }
             assert_eq!(Shown::parse(shown.source().as_bytes()), Some(shown));
         }
         for odd in [

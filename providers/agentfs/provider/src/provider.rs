@@ -160,7 +160,7 @@ impl Provider for AgentFsProvider {
     fn destroy(&self, place: &Place<'_>, request: &DestroyRequest, cx: &Context<'_>) -> Result<Done> {
         let DestroyRequest::Clone(reference) = request else { return self.service.destroy(place, request, cx) };
         // By the home that it names: the store of who removes it may know nothing of it.
-        let Some(Shown { home, .. }) = Shown::parse(reference.as_str().as_bytes()) else { return Ok(Done {}) };
+        let Some((Shown { home, .. }, _)) = Shown::referred(reference.as_str()) else { return Ok(Done {}) };
         match Dir::open(&home) {
             Ok(home) => self.service.destroy(&Place::new(&home), request, cx),
             Err(error) if error.kind == ErrorKind::NotFound && !home::was_at(place.store, &home) => Ok(Done {}),

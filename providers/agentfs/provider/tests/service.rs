@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ah_plugin_api::{
-    CapturePolicy, CloneRequest, Context, DestroyRequest, Dir, Durability, FileName, ListRequest, Place, Provider,
-    Reference, Result, Snapshot, SnapshotId, SnapshotRequest, Timestamp, UsageRequest, WritableClone,
+    CapturePolicy, CloneRequest, Context, DestroyRequest, Dir, Durability, FileName, ListRequest, MountRequest, Place,
+    Provider, ReclaimRequest, Reference, Result, Snapshot, SnapshotId, SnapshotRequest, Timestamp, UsageRequest, View,
+    WritableClone,
 };
 use ah_provider_agentfs::AgentFsProvider;
 use rustix::process::{Pid, Signal, kill_process};
@@ -66,6 +67,40 @@ impl Scene {
     fn remove(&self, branch: Reference) -> Result<()> {
         let request = DestroyRequest::Clone(branch);
         self.provider.destroy(&Place::new(&self.open("store")), &request, &Context::quiet()).map(drop)
+    }
+
+    fn view(&self, store: &str, of: &Snapshot, name: &str) -> Result<View> {
+        let (store, target) = (self.open(store), self.open("branches"));
+        let name = FileName::new(name).unwrap();
+        let request = MountRequest { snapshot: of.reference.clone(), name, paths: Vec::new() };
+        self.provider.mount(&Place::new(&store).with_target(&target), &request, &Context::quiet())
+    }
+
+    /// As whoever comes by has it done.
+    fn mount_again(&self) {
+        let request = ReclaimRequest { auto: true, forgotten: Vec::new() };
+        self.provider.reclaim(&Place::new(&self.open("store")), &request, &Context::quiet()).unwrap();
+    }
+
+    fn end(&self, signal: Signal) {
+        let service = self.service().unwrap();
+        kill_process(service, signal).unwrap();
+        self.until_it_ended(service, Duration::from_secs(20));
+    }
+
+    /// Ends the service, and what it knew of branches and snapshots is lost: its log, which is given up, or all of its tree.
+    fn lose(&self, all: bool) {
+        self.end(Signal::KILL);
+        let home = self.dir.path().join("store");
+        if all {
+            std::fs::rename(home.join("tree"), home.join("tree.lost")).unwrap();
+            return std::fs::remove_file(home.join("lower")).unwrap();
+        }
+        for log in std::fs::read_dir(home.join("tree/log")).unwrap() {
+            std::fs::write(log.unwrap().path(), "").unwrap();
+        }
+        let (_, said) = fsck(&home, true);
+        assert!(said.contains("is lost") || said.contains("are lost") || said.contains("was lost"), "{said}");
     }
 
     fn ids(&self) -> BTreeSet<String> {
@@ -133,6 +168,58 @@ fn a_killed_service_is_followed_by_another_although_the_connection_was_kept() {
 }
 
 #[test]
+fn who_takes_a_branch_away_that_was_lost_takes_no_other() {
+    for all in [false, true] {
+        let scene = Scene::new();
+        let lost = scene.branch(&scene.base("first").unwrap().reference, "lost").unwrap();
+        scene.lose(all);
+        let made = scene.branch(&scene.base("second").unwrap().reference, "made").unwrap();
+        let work = made.path.join("work");
+        std::fs::write(&work, "mine").unwrap();
+        scene.remove(lost.reference).unwrap();
+        for _ in 0..2 {
+            assert_eq!(std::fs::read_to_string(&work).ok().as_deref(), Some("mine"), "all: {all}");
+            scene.end(Signal::TERM);
+            scene.mount_again();
+        }
+        scene.remove(made.reference).unwrap();
+        assert!(!made.path.exists());
+    }
+}
+
+#[test]
+fn what_a_view_showed_that_was_lost_is_not_shown_as_another_snapshot() {
+    for all in [false, true] {
+        let scene = Scene::new();
+        std::fs::create_dir(scene.dir.path().join("own")).unwrap();
+        let branch = |base: &str, name: &str| {
+            let branch = scene.branch(&scene.base(base).unwrap().reference, name).unwrap().path;
+            std::fs::write(branch.join("mark"), name).unwrap();
+            branch
+        };
+        let lost = branch("first", "lost");
+        let snapshot = scene.snapshot(&lost, "own", "one", Durability::Durable).unwrap();
+        let view = scene.view("own", &snapshot, "view").unwrap().path;
+        let mark = || std::fs::read_to_string(view.join("mark")).ok();
+        scene.end(Signal::KILL);
+        scene.mount_again();
+        assert_eq!(mark().as_deref(), Some("lost"));
+        scene.lose(all);
+        let made = branch("second", "made");
+        for id in ["a", "b", "c", "d"] {
+            scene.snapshot(&made, "own", id, Durability::Durable).unwrap();
+        }
+        for signal in [None, Some(Signal::KILL)] {
+            signal.into_iter().for_each(|signal| scene.end(signal));
+            scene.mount_again();
+            assert_eq!(mark(), None, "all: {all}");
+        }
+        assert!(!view.exists());
+        assert_eq!(std::fs::read_dir(scene.dir.path().join("store/views")).unwrap().count(), 0);
+    }
+}
+
+#[test]
 fn a_branch_within_anothers_place_is_mounted_again_behind_that_or_not_at_all() {
     let scene = Scene::new();
     let origin = scene.base("origin").unwrap().reference;
@@ -142,28 +229,23 @@ fn a_branch_within_anothers_place_is_mounted_again_behind_that_or_not_at_all() {
     let content = |at: &Path| std::fs::read_to_string(at.join("a")).ok();
     let seen = || [&outer, &inner, &innermost].map(|at| content(at).is_some());
     std::fs::write(innermost.join("a"), "branch").unwrap();
-    let end = |signal: Signal| {
-        let service = scene.service().unwrap();
-        kill_process(service, signal).unwrap();
-        scene.until_it_ended(service, Duration::from_secs(20));
-    };
     for signal in [Signal::TERM, Signal::KILL] {
-        end(signal);
+        scene.end(signal);
         scene.ids();
         assert_eq!((seen(), content(&innermost)), ([true; 3], Some("branch".to_owned())), "{signal:?}");
     }
-    end(Signal::TERM);
+    scene.end(Signal::TERM);
     // It cannot be mounted there then. What stands there lets nobody but root write.
     std::fs::set_permissions(&outer, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
     std::fs::write(outer.join("work"), "").unwrap();
     scene.ids();
     assert_eq!(seen(), [false; 3]);
     assert!(!inner.exists(), "nothing is made in what stands in its place");
-    end(Signal::TERM);
+    scene.end(Signal::TERM);
     std::fs::remove_file(outer.join("work")).unwrap();
     scene.ids();
     assert_eq!(seen(), [true; 3]);
-    end(Signal::TERM);
+    scene.end(Signal::TERM);
 }
 
 #[test]
@@ -231,7 +313,9 @@ fn branches_that_are_made_quickly_or_slowly_are_each_their_own() {
         assert_eq!(std::fs::read_to_string(branch.path.join("a")).unwrap(), format!("branch {n}"));
         let of_it = format!(" {} ", branch.path.display());
         let line = table.lines().find(|line| line.contains(&of_it)).expect("it is mounted");
-        assert!(line.contains(&format!(" {} ", branch.reference)), "{line}");
+        // The reference says the same, and behind that its mark.
+        let (source, mark) = branch.reference.as_str().rsplit_once('.').unwrap();
+        assert!(line.contains(&format!(" {source} ")) && mark.len() == 32, "{line}");
         assert!(line.contains("nosuid,nodev"), "{line}");
         roots.insert(std::fs::metadata(&branch.path).unwrap().ino());
     }
@@ -390,15 +474,10 @@ fn that_large_files_are_passed_through_is_kept_in_the_home() {
         let output = command.arg("--passthrough").arg(&home).args(arguments).output().unwrap();
         (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
     };
-    let end = |signal| {
-        let service = scene.service().unwrap();
-        kill_process(service, signal).unwrap();
-        scene.until_it_ended(service, Duration::from_secs(20));
-    };
     assert!(!agentfsd(&["--on"]).0, "there is no such option");
     let (done, said) = agentfsd(&[]);
     assert!(done && said.contains("once the service of this home has begun anew"), "{said}");
-    end(Signal::TERM);
+    scene.end(Signal::TERM);
     assert!(agentfsd(&[]).1.contains("from now on"));
     let path = scene.branch(&base, "branch").unwrap().path.join("large");
     let second = scene.branch(&base, "second").unwrap().path.join("large");
@@ -415,11 +494,11 @@ fn that_large_files_are_passed_through_is_kept_in_the_home() {
             assert!(bytes == large, "{round}");
         }
         // Mounted again by the next.
-        end(Signal::KILL);
+        scene.end(Signal::KILL);
         assert_eq!(scene.ids().len(), 1);
     }
     assert!(agentfsd(&["--off"]).0);
-    end(Signal::TERM);
+    scene.end(Signal::TERM);
     assert_eq!(scene.ids().len(), 1);
     assert_eq!(read_by_the_kernel_alone(&path, scene.service().unwrap()), None);
     assert!(std::fs::read(&path).unwrap() == large);

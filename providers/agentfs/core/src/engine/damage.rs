@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::engine::{Opening, room};
 use crate::error::{Error, Result};
 use crate::rows::key;
-use crate::state::{Layers, State};
+use crate::state::{Layers, Numbers, State};
 use crate::store::base::Base;
 use crate::store::log::{self, Found, Kept, Piece};
 use crate::store::segments::{Segments, Written};
@@ -48,9 +48,11 @@ pub(super) fn note_cut(base: &Base) -> Result<()> {
     base.commit(std::iter::once((cut_row().as_slice(), Some(&b"1"[..]))))
 }
 
-/// It was looked at what is lost, and that is on the disk.
-pub(super) fn forget_cut(base: &Base) -> Result<()> {
-    base.commit(std::iter::once((cut_row().as_slice(), None)))
+/// It was looked at what is lost, and that is on the disk. Who opens the store next takes it for whole: the numbers that are next are counted for good.
+pub(super) fn forget_cut(base: &Base, next: Numbers) -> Result<()> {
+    let (cut, rows) = (cut_row(), next.rows());
+    let counted = rows.iter().map(|(row, value)| (row.as_slice(), Some(value.as_slice())));
+    base.commit(counted.chain(std::iter::once((cut.as_slice(), None))))
 }
 
 /// Who opens a store to use it does not get one whose log is damaged, or was cut by a repair that did not end. Who looks at it gets one that was cut.

@@ -226,14 +226,14 @@ impl Engine {
         let _one = lock(&self.checkpointing);
         self.lost_nothing()?;
         let free = self.room_for_base()?;
-        let (table, batch, goes_on, file) = {
+        let (table, batch, goes_on, file, numbers) = {
             let mut log = lock(&self.log);
             let next = Log::begin(&self.directory.join("log"), log.number() + 1, log.batch + 1, &self.boot)?;
-            let (rows, table) = {
+            let (rows, table, numbers) = {
                 let mut state = write_lock(&self.state);
                 state.note_counters(self.segments.next());
                 let rows = state.layers.take_unlogged();
-                (rows, state.layers.freeze())
+                (rows, state.layers.freeze(), state.next)
             };
             let append = log.append(rows.iter().map(|(row, value)| (&**row, value.as_deref())));
             if let Err(error) = append {
@@ -246,10 +246,14 @@ impl Engine {
             lock(&self.previous_logs).push(log.file()?);
             *log = next;
             self.log_length.store(log.length(), Ordering::Relaxed);
-            (table, batch, log.number(), log.file()?)
+            (table, batch, log.number(), log.file()?, numbers)
         };
         match self.to_base(&table, batch, (goes_on, &file)) {
-            Ok(fresh) => write_lock(&self.state).layers.thaw(fresh),
+            Ok(fresh) => {
+                let mut state = write_lock(&self.state);
+                state.layers.thaw(fresh);
+                state.counted(numbers);
+            }
             Err(error) => {
                 // Both logs stay, and so nothing is lost. The rows go with the next checkpoint.
                 write_lock(&self.state).layers.unfreeze();

@@ -90,7 +90,7 @@ pub(crate) fn check(directory: &Path, lower: &Path, repair: bool) -> Result<Repo
         }
         engine.sync()?;
         if engine.is_cut()? {
-            damage::forget_cut(&engine.base)?;
+            damage::forget_cut(&engine.base, read_lock(&engine.state).next)?;
         }
     }
     report.repaired &= repair || report.problems.is_empty();

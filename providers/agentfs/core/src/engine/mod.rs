@@ -3,6 +3,7 @@
 //! - here: opening and changing.
 //! - `pen`: who writes to a branch, and what a snapshot of it is.
 //! - `durable`: log, marks, checkpoints, giving space back, and the threads that do this unasked.
+//! - `numbers`: none is given out twice.
 //! - `room`: who may still change something when the disk is full.
 //! - `complete`: what branches took over of files below is copied behind them.
 //! - `remembered`: the names in the directories below, as they were when a base was taken.
@@ -20,6 +21,7 @@ mod damage;
 mod durable;
 mod fingerprints;
 mod fsck;
+mod numbers;
 mod objects;
 mod on_disk;
 mod pen;
@@ -55,7 +57,7 @@ use crate::error::{Error, Result};
 use crate::lower::Lower;
 use crate::platform;
 use crate::rows::key::{self, Epoch, LineId};
-use crate::state::{Chain, Layers, State, View};
+use crate::state::{Chain, InBase, Layers, State, View};
 use crate::store::base::Base;
 use crate::store::log::{self, Log};
 use crate::store::segments::Segments;
@@ -246,6 +248,7 @@ impl Engine {
         let logs = directory.join("log");
         let mut layers = Layers::new(Arc::new(base.rows()?));
         let in_base = layers.get(&key::counter("batch"))?.map_or(0, |value| key::be64(&value));
+        let counted = InBase::of(&layers)?;
         let boot = platform::boot_id().unwrap_or_default();
         let goes_on = durable::goes_on(&layers, in_base)?;
         let mut found = log::read(&logs, &boot, in_base)?;
@@ -276,6 +279,8 @@ impl Engine {
         }
         let newest = found.files.last();
         let resumable = newest.filter(|file| file.present && file.counts > 0 && !found.damaged);
+        let is_whole = resumable.is_some() && !boot.is_empty() && found.files.iter().all(|file| file.present);
+        state.count_from(counted, is_whole && !damage::is_cut(&state.layers)?, newest.is_none())?;
         let next = newest.map(|file| file.number).max(goes_on).map_or(1, |number| number + 1);
         let log = match resumable {
             _ if !changes => Log::at_rest(&logs, next, found.last)?,
@@ -344,6 +349,7 @@ impl Engine {
     /// later change of a file can bear an earlier time.
     pub(crate) fn base(&self, label: &[u8], pins: bool) -> Result<(u64, LineId)> {
         self.room_for_rows()?;
+        self.room_for_numbers()?;
         let witness = self.on_disk.witness(&self.lower);
         let root = self.lower.find(b"")?;
         let whole_seconds = root.is_some_and(|root| root.ctime.nanos == 0 && root.mtime.nanos == 0);
@@ -351,7 +357,7 @@ impl Engine {
         let isolates = !whole_seconds && pins && self.options.pins;
         let (snapshot, line) = {
             let mut state = write_lock(&self.state);
-            let line = state.grow(None, time, false, label);
+            let line = state.grow(None, time, false, label)?;
             if isolates {
                 state.layers.put(&key::of_line(b'j', line, None), pinning::KEEPING.to_vec());
             }
@@ -368,12 +374,13 @@ impl Engine {
     /// A new branch that begins at a snapshot.
     pub(crate) fn branch(&self, snapshot: u64, label: &[u8]) -> Result<LineId> {
         self.room_for_rows()?;
+        self.room_for_numbers()?;
         let line = {
             let mut state = write_lock(&self.state);
             let from = state.snapshots.get(&snapshot).ok_or(Error::NotFound)?;
             let (line, epoch) = (from.line, from.epoch);
             let base = state.lines.get(&line).ok_or_else(|| Error::corrupt("a snapshot's line is missing"))?.base;
-            state.grow(Some((line, epoch)), base, true, label)
+            state.grow(Some((line, epoch)), base, true, label)?
         };
         if let Err(error) = self.flush() {
             let _ = write_lock(&self.state).drop_pen(line);

@@ -46,6 +46,7 @@ impl Engine {
     /// call, and none that begins after it has returned; each change that runs meanwhile is in it wholly or not at all.
     pub(crate) fn snapshot(&self, line: LineId, label: &[u8]) -> Result<u64> {
         self.room_for_rows()?;
+        self.room_for_numbers()?;
         let pen = self.pen(line)?;
         let one = lock(&pen.snapshots);
         let (snapshot, before) = {

@@ -4,6 +4,7 @@ mod cut;
 mod full;
 mod keep;
 mod log;
+mod numbers;
 mod on_disk;
 mod reads;
 mod segments;

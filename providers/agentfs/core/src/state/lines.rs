@@ -113,14 +113,21 @@ impl State {
     }
 
     fn new_epoch(&mut self) -> Epoch {
-        self.next_epoch += 1;
-        self.next_epoch - 1
+        self.next.epoch += 1;
+        self.next.epoch - 1
     }
 
-    /// A new line, with a pen or (for a base) without.
-    pub(crate) fn grow(&mut self, parent: Option<(LineId, Epoch)>, base: Base, pen: bool, label: &[u8]) -> LineId {
-        let id = self.next_line;
-        self.next_line += 1;
+    /// A new line, with a pen or (for a base, which is given a name next) without.
+    pub(crate) fn grow(
+        &mut self,
+        parent: Option<(LineId, Epoch)>,
+        base: Base,
+        pen: bool,
+        label: &[u8],
+    ) -> Result<LineId> {
+        self.need_numbers(2)?;
+        let id = self.next.line;
+        self.next.line += 1;
         let epoch = self.new_epoch();
         let label = label.to_vec();
         self.lines.insert(id, Line { parent, base, epoch, before: 0, pen, label, points: BTreeMap::new() });
@@ -130,18 +137,19 @@ impl State {
             *line.points.entry(epoch).or_default() += 1;
         }
         self.note_line(id);
-        id
+        Ok(id)
     }
 
     /// Gives the present state of a line a name. What the pen writes from now on is not in it.
     pub(crate) fn name_state(&mut self, id: LineId, label: &[u8]) -> Result<u64> {
+        self.need_numbers(1)?;
         let next = self.new_epoch();
         let line = self.lines.get_mut(&id).ok_or(Error::NotFound)?;
         let epoch = line.epoch;
         *line.points.entry(epoch).or_default() += 1;
         (line.before, line.epoch) = (epoch, next);
-        let snapshot = self.next_snapshot;
-        self.next_snapshot += 1;
+        let snapshot = self.next.snapshot;
+        self.next.snapshot += 1;
         let row = Snapshot { line: id, epoch, label: label.to_vec(), time: crate::platform::now() };
         self.layers.put(&key::stem(b's', snapshot), row.encode());
         self.snapshots.insert(snapshot, row);

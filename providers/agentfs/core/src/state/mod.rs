@@ -5,9 +5,10 @@
 //!
 //! - `rows`: the layers, plain reading and writing.
 //! - `versions`: which version of a row is seen from where, and what a change does to older ones.
-//! - `lines`: branches and snapshots.
+//! - `lines`: branches and snapshots; `numbers`: which of them are given out.
 
 pub(crate) mod lines;
+mod numbers;
 mod rows;
 mod versions;
 
@@ -15,6 +16,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 pub(crate) use lines::{Line, Snapshot};
+pub(crate) use numbers::{InBase, Numbers};
 pub(crate) use rows::{Layers, Row, Table};
 pub(crate) use versions::{Chain, View};
 
@@ -38,18 +40,17 @@ pub(crate) struct State {
     pub(crate) used: HashMap<u64, u64>,
     /// Of the change that is under way, if it can be undone: segments, and what `used` said of them.
     counted: Option<Vec<(u64, Option<u64>)>>,
-    pub(crate) next_epoch: Epoch,
-    pub(crate) next_line: LineId,
-    pub(crate) next_snapshot: u64,
+    pub(crate) next: Numbers,
+    /// Those that are not given out, nor any behind them, before the base counts anew.
+    pub(crate) until: Numbers,
     /// Inodes that are ours have numbers below 2^48.
     pub(crate) next_ino: u64,
 }
 
-const COUNTERS: [&str; 4] = ["epoch", "line", "snapshot", "inode"];
-
 impl State {
-    /// Reads lines, snapshots and counters. Costs their number, not that of the files.
+    /// Reads lines, snapshots and counters. Costs their number, not that of the files. Which numbers are next, [`State::count_from`] says.
     pub(crate) fn load(layers: Layers) -> Result<Self> {
+        let next = Numbers::FIRST;
         let mut state = Self {
             layers,
             lines: BTreeMap::new(),
@@ -59,9 +60,8 @@ impl State {
             lost: Vec::new(),
             used: HashMap::new(),
             counted: None,
-            next_epoch: 1,
-            next_line: 1,
-            next_snapshot: 1,
+            next,
+            until: next,
             next_ino: 2,
         };
         for (row, value) in state.layers.prefix(b"l")? {
@@ -86,14 +86,9 @@ impl State {
             }
             state.used.insert(segment, count.min(LARGEST));
         }
-        let mut counters = [1, 1, 1, 2];
-        for (counter, name) in counters.iter_mut().zip(COUNTERS) {
-            if let Some(value) = state.layers.get(&key::counter(name))? {
-                *counter = key::be64(&value);
-            }
+        if let Some(value) = state.layers.get(&key::counter("inode"))? {
+            state.next_ino = key::be64(&value);
         }
-        [state.next_epoch, _, state.next_snapshot, state.next_ino] = counters;
-        state.next_line = counters[1] as LineId;
         state.pin();
         Ok(state)
     }
@@ -138,11 +133,12 @@ impl State {
 
     /// Writes the counters down, before a batch is taken.
     pub(crate) fn note_counters(&mut self, next_block: u64) {
-        let counters = [self.next_epoch, u64::from(self.next_line), self.next_snapshot, self.next_ino];
-        for (name, value) in COUNTERS.into_iter().zip(counters) {
+        for (row, value) in self.next.rows() {
+            self.layers.put(&row, value);
+        }
+        for (name, value) in [("inode", self.next_ino), ("block", next_block)] {
             self.layers.put(&key::counter(name), value.to_be_bytes().to_vec());
         }
-        self.layers.put(&key::counter("block"), next_block.to_be_bytes().to_vec());
     }
 
     /// Changes rows, all or none: an error in the middle, of the disk as it reads what is changed, leaves everything as it was, and so does a panic. Else a row could name blocks that whoever

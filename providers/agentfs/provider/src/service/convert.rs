@@ -214,7 +214,7 @@ impl Service {
     ) -> Result<BranchId> {
         let cannot = |e: &ah_agentfs::Error| fail("cannot put the workspace behind AgentFS", e);
         let base = open.tree.base_alone(b"").map_err(|e| cannot(&e))?;
-        let branch = open.tree.branch(base, &PlaceLabel::of_workspace(&shelf.key, &note.at()).encode()?);
+        let branch = open.tree.branch(base, &PlaceLabel::of_workspace(&shelf.key, &note.at())?.encode()?);
         let _ = open.tree.delete_snapshot(base);
         let branch = branch.map_err(|e| cannot(&e))?;
         if let Some((_, mode)) = note.own.filter(|&(_, mode)| shut(mode) != mode) {

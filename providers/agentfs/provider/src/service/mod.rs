@@ -358,7 +358,7 @@ impl Provider for Service {
                     match open.tree.delete_snapshot(number) {
                         Ok(()) | Err(ah_agentfs::Error::NotFound) => break,
                         // Somebody may be reading it at this moment.
-                        Err(ah_agentfs::Error::Busy(_)) if attempt < ATTEMPTS && !self.is_shown(number)? => {
+                        Err(ah_agentfs::Error::Busy(_)) if attempt < ATTEMPTS && !self.is_shown(number, &label)? => {
                             cx.check_cancelled()?;
                             std::thread::sleep(PAUSE);
                         }
@@ -368,16 +368,12 @@ impl Provider for Service {
                 lock(&open.known).remove(&(shelf.key, label.id));
             }
             DestroyRequest::Clone(reference) => {
-                let branch = self.branch_of(reference)?;
+                let (branch, mark) = self.branch_of(reference)?;
                 let found = open.tree.branches().into_iter().find(|info| info.id == branch);
-                match found {
-                    Some(info) => {
-                        let label = PlaceLabel::decode(&info.label)?;
-                        match label.converted {
-                            true => self.write_off(&open, branch, &label.at(), cx)?,
-                            false => Self::remove_branch(&open, branch, &label.at(), cx)?,
-                        }
-                    }
+                let label = found.map(|info| PlaceLabel::decode(&info.label)).transpose()?;
+                match label.filter(|label| label.mark.as_deref() == mark) {
+                    Some(label) if label.converted => self.write_off(&open, branch, &label.at(), cx)?,
+                    Some(label) => Self::remove_branch(&open, branch, &label.at(), cx)?,
                     // It may have been removed by a call that failed before that was on the disk.
                     None => Self::settle_removal(&open)?,
                 }
@@ -390,7 +386,7 @@ impl Provider for Service {
         let (open, shelf) = self.need(place.store, cx)?;
         let _making = beside(&open.making, cx)?;
         let target = place.need_target()?;
-        let (number, _) = open.find(&shelf, &request.snapshot)?;
+        let (number, of) = open.find(&shelf, &request.snapshot)?;
         let view = open.view_of(number)?;
         for path in &request.paths {
             if tree::entry(&view, path)?.is_none() {
@@ -401,7 +397,7 @@ impl Provider for Service {
         let mut mounted = lock(&open.mounted);
         let at = make_folder(target, &request.name)?;
         let name = home::random()?;
-        let label = PlaceLabel::new(&shelf.key, &at, Some(number.0));
+        let label = PlaceLabel::of_view(&shelf.key, &at, number, &of.id);
         let made = self
             .views()
             .and_then(|views| home::write(&views, &name, &label.encode()?, false))
@@ -442,7 +438,8 @@ impl Provider for Service {
         let target = place.need_target()?;
         let (number, label) = open.find(&shelf, &request.snapshot)?;
         let cannot = |e: &ah_agentfs::Error| fail("cannot make a branch", e);
-        let Grown { at, branch, beneath, has_git } = self.grow(&open, &shelf, number, target, &request.name)?;
+        let Grown { at, branch, reference, beneath, has_git } =
+            self.grow(&open, &shelf, number, target, &request.name)?;
         let furnish = || {
             let top = Dir::open(&at)?;
             let notes = ah_repository::own(&top, place.workspace, label.repository.as_ref(), cx)?;
@@ -461,7 +458,7 @@ impl Provider for Service {
                 }
                 let path = target.path().join(request.name.as_os_str());
                 open.behind.begin(beneath);
-                Ok(WritableClone { path, reference: Reference::new(self.shown(Some(branch)).source())?, notes })
+                Ok(WritableClone { path, reference, notes })
             }
             Err(error) => {
                 Self::discard_branch(&open, branch, &at, cx);

@@ -65,6 +65,12 @@ impl Open {
         self.tree.view_of(number).map_err(|e| fail("cannot open the snapshot", &e))
     }
 
+    /// Whether the snapshot is there that a view shows, and not another that has its number.
+    pub(super) fn has(&self, view: &PlaceLabel, number: Number) -> bool {
+        let shown = |known: &Known| known.number == Some(number) && view.is_of(number, &known.label);
+        lock(&self.known).values().any(shown)
+    }
+
     /// The snapshots of a shelf, by their ids, the oldest first.
     pub(super) fn ids(&self, shelf: &Shelf) -> Vec<String> {
         let known = lock(&self.known);
@@ -468,7 +474,12 @@ impl Service {
 
     /// The branches, as references.
     pub(super) fn references(&self, tree: &Workspace) -> Result<Vec<Reference>> {
-        tree.branches().iter().map(|branch| Reference::new(self.shown(Some(branch.id)).source())).collect()
+        let mark = |branch: &BranchInfo| PlaceLabel::decode(&branch.label).ok().and_then(|label| label.mark);
+        tree.branches().iter().map(|branch| self.reference(branch.id, mark(branch).as_deref())).collect()
+    }
+
+    pub(super) fn reference(&self, branch: BranchId, mark: Option<&str>) -> Result<Reference> {
+        Reference::new(self.shown(Some(branch)).reference(mark))
     }
 }
 

@@ -403,7 +403,7 @@ mod tests {
         let lower = Dir::open(temp.path().join(".ah-behind-work")).unwrap();
         let open = service.for_lower(&lower, &Context::quiet()).unwrap();
         let base = open.tree.base_alone(b"").unwrap();
-        let label = PlaceLabel::of_workspace(&Shelf::of(&home).unwrap().unwrap().key, &at).encode().unwrap();
+        let label = PlaceLabel::of_workspace(&Shelf::of(&home).unwrap().unwrap().key, &at).unwrap().encode().unwrap();
         open.tree.branch(base, &label).unwrap();
         (temp, service, open, note)
     }

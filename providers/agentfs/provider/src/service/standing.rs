@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::convert::is_converted;
 use super::mounted::{Mounted, Place, What, discard, make_folder, make_ready, remove_folder, take_away};
 use super::opened::Open;
-use super::record::PlaceLabel;
+use super::record::{PlaceLabel, SnapshotLabel};
 use super::settle::told;
 use super::{ATTEMPTS, PAUSE, Service, fail, lock, stand_in};
 use crate::home::{self, Shelf, Shown};
@@ -26,6 +26,7 @@ const VIEWS: &str = "views";
 pub(super) struct Grown {
     pub(super) at: PathBuf,
     pub(super) branch: BranchId,
+    pub(super) reference: Reference,
     /// Its place, if nothing stands there beneath it yet.
     pub(super) beneath: Option<stand_in::Place>,
     /// Whether it is a repository's work tree, perhaps.
@@ -77,12 +78,22 @@ impl Service {
                 continue;
             }
             let again = self.view_label(&name).and_then(|label| {
-                let (label, number) =
-                    label.and_then(|label| label.shows.map(|number| (label, number))).ok_or_else(|| no_view(&name))?;
+                let (label, number) = label
+                    .and_then(|label| label.number().map(|number| (label, number)))
+                    .ok_or_else(|| no_view(&name))?;
                 let at = label.at();
                 refuse_within(&missing, &at)?;
+                if !open.has(&label, number) {
+                    // What it showed is lost, and its number may be another's.
+                    remove_folder(&at);
+                    self.forget_view(&name)?;
+                    return Err(Error::new(
+                        ErrorKind::NotFound,
+                        "the snapshot that it showed is gone: it is forgotten",
+                    ));
+                }
                 make_ready(&at)?;
-                let view = open.tree.view_of(Number(number)).map_err(|e| fail("cannot open a snapshot", &e))?;
+                let view = open.tree.view_of(number).map_err(|e| fail("cannot open a snapshot", &e))?;
                 Place::mount(view, &at, &self.shown(None))
             });
             match again {
@@ -147,10 +158,11 @@ impl Service {
         // Locked until it is known: whoever mounts again what should be mounted must not find it half-way.
         let mut mounted = lock(&open.mounted);
         let at = make_folder(target, name)?;
-        let label = PlaceLabel::new(&shelf.key, &at, None).encode();
-        let branch = label
-            .and_then(|label| open.tree.branch(from, &label).map_err(|e| cannot(&e)))
-            .inspect_err(|_| remove_folder(&at))?;
+        let begun = PlaceLabel::new(&shelf.key, &at).and_then(|label| {
+            let branch = open.tree.branch(from, &label.encode()?).map_err(|e| cannot(&e))?;
+            Ok((branch, label.mark))
+        });
+        let (branch, mark) = begun.inspect_err(|_| remove_folder(&at))?;
         let view = open.tree.view(branch).map_err(|e| cannot(&e));
         let made = view.and_then(|view| {
             let has_git = match view.lookup(ROOT, b".git") {
@@ -166,12 +178,12 @@ impl Service {
                 Some(placed) => (Place::show(view, placed), beneath),
                 None => (Place::mount(view, &at, &self.shown(Some(branch)))?, None),
             };
-            Ok((place, beneath, has_git))
+            Ok((place, beneath, has_git, self.reference(branch, mark.as_deref())?))
         });
         match made {
-            Ok((place, beneath, has_git)) => {
+            Ok((place, beneath, has_git, reference)) => {
                 mounted.insert(What::Branch(branch), place);
-                Ok(Grown { at, branch, beneath, has_git })
+                Ok(Grown { at, branch, reference, beneath, has_git })
             }
             Err(error) => {
                 // The error at hand is the one to tell.
@@ -263,16 +275,16 @@ impl Service {
         open.tree.sync().map_err(|e| fail("cannot put a removal on disk", &e))
     }
 
-    /// The branch that a clone's reference names: what the mount table calls it, too.
-    pub(super) fn branch_of(&self, reference: &Reference) -> Result<BranchId> {
-        let shown = Shown::parse(reference.as_str().as_bytes()).filter(|shown| shown.home == self.path);
-        let branch = shown.and_then(|shown| shown.branch).map(BranchId);
+    /// The branch that a clone's reference names: what the mount table calls it, too, and its mark.
+    pub(super) fn branch_of<'a>(&self, reference: &'a Reference) -> Result<(BranchId, Option<&'a str>)> {
+        let named = Shown::referred(reference.as_str()).filter(|(shown, _)| shown.home == self.path);
+        let branch = named.and_then(|(shown, mark)| Some((BranchId(shown.branch?), mark)));
         branch.ok_or_else(|| Error::new(ErrorKind::InvalidArgument, "that is no branch of this home of AgentFS"))
     }
 
     /// Whether a view of a snapshot is mounted.
-    pub(super) fn is_shown(&self, number: Number) -> Result<bool> {
-        let shows = |name: &String| matches!(self.view_label(name), Ok(Some(label)) if label.shows == Some(number.0));
+    pub(super) fn is_shown(&self, number: Number, of: &SnapshotLabel) -> Result<bool> {
+        let shows = |name: &String| matches!(self.view_label(name), Ok(Some(label)) if label.is_of(number, of));
         Ok(names_in(&self.views()?)?.iter().any(shows))
     }
 }

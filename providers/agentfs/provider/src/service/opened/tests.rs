@@ -85,6 +85,33 @@ fn every_answer_is_a_loss(service: &Service, place: &Place<'_>) {
     }
 }
 
+#[test]
+fn a_branch_of_an_older_program_is_known_by_its_number_alone_and_no_other_is() {
+    let (dir, home, lower) = places();
+    let service = Service::open(Dir::open(home.path()).unwrap()).unwrap();
+    let open = service.for_lower(&lower, &Context::quiet()).unwrap();
+    let base = open.tree.base(b"").unwrap();
+    let place = PlaceLabel::new("0123456789abcdef0123456789abcdef", &dir.path().join("branch")).unwrap();
+    let remove = |reference: &Reference| {
+        service.destroy(&Place::new(&home), &DestroyRequest::Clone(reference.clone()), &Context::quiet()).unwrap();
+        open.tree.branches().len()
+    };
+    for mark in [None, place.mark.clone()] {
+        let mut label = place.clone();
+        label.mark = mark;
+        let bytes = label.encode().unwrap();
+        assert_eq!(PlaceLabel::decode(&bytes).unwrap(), label);
+        let branch = open.tree.branch(base, &bytes).unwrap();
+        for other in [None, label.mark.as_deref(), Some("0")].into_iter().filter(|it| *it != label.mark.as_deref()) {
+            assert_eq!(remove(&service.reference(branch, other).unwrap()), 1, "{other:?}");
+        }
+        let [reference] = &service.references(&open.tree).unwrap()[..] else { panic!("there is one") };
+        let source = service.shown(Some(branch)).source();
+        assert_eq!(*reference == Reference::new(source).unwrap(), label.mark.is_none(), "as that wrote it");
+        assert_eq!(remove(reference), 0);
+    }
+}
+
 /// That who waits for what somebody holds stops when it is told to.
 fn stops<G>(held: G, call: impl FnOnce(&Context<'_>) -> Result<()> + Send) {
     struct Stopped;

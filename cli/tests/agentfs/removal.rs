@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use crate::support::bench::{Bench, until};
 use crate::support::{self, Ran, User, is_root, skip};
@@ -313,6 +314,38 @@ fn a_branch_of_a_branch_that_is_gone_is_mounted_by_whatever_uses_it() {
         assert!(ran.code == 3 && ran.stderr.contains("is a branch of another workspace"), "{ran:?}");
         bench.0.fs(["rm", "--force", "leaf"]);
         assert_eq!(bench.mounts(), Vec::<String>::new());
+    });
+}
+
+/// What is left of its mount looks like something else in the branch's place.
+#[test]
+fn a_branch_whose_service_is_killed_while_it_is_made_leaves_nothing_but_what_is_told() {
+    Bench::each(|bench| {
+        bench.sh(&format!("cd {}; for n in $(seq 2000); do echo $n > f$n; done", bench.0.root().display()));
+        bench.branch("warm");
+        for wait in [20, 40, 60, 80, 110, 150] {
+            let name = format!("b{wait}");
+            let words = ["branch", "--provider", "agentfs", "--mode", "cow-overlay", "--name", &name];
+            std::thread::scope(|scope| {
+                scope.spawn(|| bench.ran(&bench.0.root(), &words));
+                std::thread::sleep(Duration::from_millis(wait));
+                bench.kill_services();
+            });
+            let did = bench.at(&bench.0.root(), &["gc"]);
+            let told = bench.at(&bench.0.root(), &["branches"]);
+            let listed = told.contains(&name);
+            let place = bench.0.path(format!("state/branches/{name}"));
+            let mounted = bench.mounts().iter().any(|mount| Path::new(mount) == place);
+            assert_eq!(mounted, listed, "killed after {wait} ms: {did}\n{told}");
+            assert!(listed || place.symlink_metadata().is_err(), "killed after {wait} ms: {did}\n{told}");
+        }
+        // Nor in the store.
+        let all = bench.at(&bench.0.root(), &["branches", "--json"]);
+        let all: serde_json::Value = serde_json::from_str(&all).unwrap();
+        for branch in all["branches"].as_array().unwrap() {
+            bench.at(&bench.0.root(), &["rm", "--force", branch["name"].as_str().unwrap()]);
+        }
+        bench.at(&bench.0.root(), &["rm", "--all", "--force"]);
     });
 }
 

@@ -342,8 +342,15 @@ fn take_directory(
     served: &Served,
     cx: &Context<'_>,
 ) -> Result<()> {
-    if file.whereabouts(own) == Whereabouts::Replaced && file.standing() != Standing::Unmounted {
-        return Ok(());
+    let is_replaced = || file.whereabouts(own) == Whereabouts::Replaced && file.standing() != Standing::Unmounted;
+    if is_replaced() {
+        // A mount whose process was killed with the branch's maker looks so: what it is only its provider knows.
+        if let (None, Ok(target)) = (&file.record.reference, Dir::open(&file.target)) {
+            reclaim_unfinished(file, served, &target, cx)?;
+        }
+        if is_replaced() {
+            return Ok(());
+        }
     }
     take_away(engine, file, served, cx)?;
     // A provider that has lost its store knows of no branch, nor of what it put in its place.
@@ -417,11 +424,8 @@ fn take_away(engine: &Engine, file: &BranchFile, served: &Served, cx: &Context<'
     if let Some(request) = destroy_request(file) {
         return served.provider.destroy(&place, &request, cx).map(|_| ());
     }
-    // Its maker died before the provider's reference was written down: whole or not, the provider knows it by its name.
+    reclaim_unfinished(file, served, &target, cx)?;
     let path = &file.made_at;
-    let name = FileName::new(path.file_name().unwrap_or_default().as_bytes())?;
-    let request = ReclaimRequest { auto: false, forgotten: vec![name] };
-    served.provider.reclaim(&place, &request, cx)?;
     if std::fs::symlink_metadata(path).is_err() {
         return Ok(());
     }
@@ -430,6 +434,13 @@ fn take_away(engine: &Engine, file: &BranchFile, served: &Served, cx: &Context<'
     }
     let message = format!("{} may be what a killed process left of the branch {}", path.display(), file.record.name);
     Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("look at it, and remove it or move it away"))
+}
+
+/// Has the provider take away a branch whose maker died before its reference was written down: whole or not, it is known there by its name.
+fn reclaim_unfinished(file: &BranchFile, served: &Served, target: &Dir, cx: &Context<'_>) -> Result<()> {
+    let name = FileName::new(file.made_at.file_name().unwrap_or_default().as_bytes())?;
+    let request = ReclaimRequest { auto: false, forgotten: vec![name] };
+    served.provider.reclaim(&served.place().with_target(target), &request, cx).map(drop)
 }
 
 /// Refuses if branches live in one of the workspace's stores, which would go with it.

@@ -1,7 +1,8 @@
 //! Small filesystems on loop devices, for tests: mounted while the guard lives, gone when it goes, also when a test fails.
 //!
 //! Needs root, `mkfs.<kind>` and loop devices. What is missing is said on stdout and skips the test, or fails it where
-//! `AH_TEST_REQUIRE_ALL` is set. And [`as_ordinary_user`], which runs a test once more as somebody else.
+//! `AH_TEST_REQUIRE_ALL` is set. And [`as_ordinary_user`], which runs a test once more as somebody else, and what else tests of mounts ask of a
+//! machine.
 
 #![allow(clippy::unwrap_used)]
 
@@ -206,6 +207,25 @@ fn run(command: &mut Command) -> Result<Output, String> {
 pub fn skip(why: &str) {
     assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "missing: {why}");
     println!("skipped: {why}");
+}
+
+/// Whether this kernel can pass files of a FUSE mount through; else it is said that something is skipped.
+///
+/// # Panics
+/// Where it cannot and nothing may be missing.
+#[must_use]
+pub fn kernel_passes_through() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map(|part| part.trim().parse::<u32>().unwrap_or(0));
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let config = "zcat /proc/config.gz 2>/dev/null || cat /boot/config-$(uname -r) 2>/dev/null || true";
+    let config = run(Command::new("sh").args(["-c", config])).unwrap().stdout;
+    let config = String::from_utf8_lossy(&config);
+    let is_there = version >= (6, 9) && (config.is_empty() || config.contains("CONFIG_FUSE_PASSTHROUGH=y"));
+    if !is_there {
+        skip("Linux 6.9 with CONFIG_FUSE_PASSTHROUGH");
+    }
+    is_there
 }
 
 /// An ordinary user's number.

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use ah_agentfs::{Class, Options, Workspace};
 use ah_agentfs_fuse::{Face, Mount, Passthrough};
+use ah_test_disks::kernel_passes_through;
 use rustix::fs::{Advice, OFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
@@ -23,24 +24,6 @@ use rustix::process::Signal;
 use common::{Child, Lab, sh, unmount};
 
 const MIB: usize = 1 << 20;
-
-/// Whether the kernel can have it; else it is said that this is skipped.
-fn is_there() -> bool {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    let mut numbers = release.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
-    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    let configured =
-        sh(Path::new("/"), "zcat /proc/config.gz 2>/dev/null || cat /boot/config-$(uname -r) 2>/dev/null || true");
-    let is_there = version >= (6, 9) && (configured.is_empty() || configured.contains("CONFIG_FUSE_PASSTHROUGH=y"));
-    if !is_there {
-        assert!(
-            std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(),
-            "skipped: needs Linux 6.9 with CONFIG_FUSE_PASSTHROUGH"
-        );
-        println!("skipped: needs Linux 6.9 with CONFIG_FUSE_PASSTHROUGH");
-    }
-    is_there
-}
 
 /// Bytes of which no page is like another.
 fn large(seed: u8) -> Vec<u8> {
@@ -53,7 +36,7 @@ fn face() -> Face {
 
 /// With the file `large` below beside the others. None: skipped.
 fn lab() -> Option<Lab> {
-    let lab = Lab::new().filter(|_| is_there())?;
+    let lab = Lab::new().filter(|_| kernel_passes_through())?;
     fs::write(lab.lower().join("large"), large(0)).unwrap();
     Some(lab)
 }
@@ -78,6 +61,41 @@ fn to_write(path: &Path) -> std::io::Result<File> {
 
 fn errno<T>(outcome: std::io::Result<T>) -> Option<Errno> {
     outcome.err().and_then(|error| Errno::from_io_error(&error))
+}
+
+/// Changes what was just closed. The kernel tells of that behind it; on a loaded machine that may take longer than a change waits for it, and so one that
+/// is refused is done again. With how often that was.
+fn once_it_is_closed<T>(change: impl Fn() -> std::io::Result<T>) -> (T, u32) {
+    let began = Instant::now();
+    let mut refused = 0;
+    loop {
+        match change() {
+            Ok(outcome) => return (outcome, refused),
+            Err(error) => assert_eq!(Errno::from_io_error(&error), Some(Errno::TXTBSY)),
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "it is never let in");
+        refused += 1;
+    }
+}
+
+/// Changes it while the reader has it open still, who closes it meanwhile. Of three that wait for that one is let in, however loaded the machine is.
+fn closed_while_it_waits<T: Send + 'static>(
+    path: &Path,
+    mut reader: File,
+    change: fn(&Path) -> std::io::Result<T>,
+) -> T {
+    for _ in 0..3 {
+        let waits = path.to_owned();
+        let waiting = std::thread::spawn(move || change(&waits));
+        std::thread::sleep(Duration::from_millis(200));
+        drop(reader);
+        match waiting.join().unwrap() {
+            Ok(outcome) => return outcome,
+            Err(error) => assert_eq!(Errno::from_io_error(&error), Some(Errno::TXTBSY)),
+        }
+        reader = File::open(path).unwrap();
+    }
+    panic!("none that waits is let in");
 }
 
 #[test]
@@ -164,26 +182,28 @@ fn who_would_change_it_is_refused_until_it_is_closed_and_then_the_new_bytes_are_
     let cut = File::options().read(true).custom_flags(OFlags::TRUNC.bits() as i32).open(&path);
     assert_eq!(errno(cut), Some(Errno::TXTBSY));
     assert_eq!(errno(nix::unistd::truncate(&path, 5).map_err(Into::into)), Some(Errno::TXTBSY));
-    // More of them than there are threads, and others are served meanwhile.
-    std::thread::scope(|scope| {
-        let waiting: Vec<_> = (0..40).map(|_| scope.spawn(|| errno(to_write(&path)))).collect();
-        std::thread::sleep(Duration::from_millis(200));
-        let began = Instant::now();
-        fs::write(mount.at().join("other"), "other").unwrap();
-        assert!(began.elapsed() < Duration::from_millis(500), "{:?}", began.elapsed());
-        assert!(waiting.into_iter().all(|one| one.join().unwrap() == Some(Errno::TXTBSY)));
+    // More of them than there are threads, and others are served meanwhile: in one of five rounds at once, if the machine is loaded.
+    let mut took = Vec::new();
+    let is_served = (0..5).any(|_| {
+        std::thread::scope(|scope| {
+            let waiting: Vec<_> = (0..40).map(|_| scope.spawn(|| errno(to_write(&path)))).collect();
+            std::thread::sleep(Duration::from_millis(200));
+            let began = Instant::now();
+            fs::write(mount.at().join("other"), "other").unwrap();
+            took.push(began.elapsed());
+            let all_wait = waiting.iter().all(|one| !one.is_finished());
+            assert!(waiting.into_iter().all(|one| one.join().unwrap() == Some(Errno::TXTBSY)));
+            all_wait && took.last().is_some_and(|took| *took < Duration::from_millis(500))
+        })
     });
+    assert!(is_served, "{took:?}");
     // Everything but its contents can be changed, and it goes on.
     sh(mount.at(), "chmod 600 large; touch -d @0 large; ln large link; mv large moved; ln link large");
     assert!(read(&reader) == large(0) && read(&File::open(&path).unwrap()) == large(0));
     let branch = workspace.branches()[0].id;
     let before = workspace.snapshot(branch, b"", Class::Instant).unwrap();
     // Closed while somebody waits: let in.
-    let waits = path.clone();
-    let writer = std::thread::spawn(move || to_write(&waits));
-    std::thread::sleep(Duration::from_millis(200));
-    drop(reader);
-    let writer = writer.join().unwrap().unwrap();
+    let writer = closed_while_it_waits(&path, reader, to_write);
     writer.write_all_at(b"new", 2 * MIB as u64).unwrap();
     let mut expected = large(0);
     expected[2 * MIB..2 * MIB + 3].copy_from_slice(b"new");
@@ -207,11 +227,7 @@ fn who_closes_it_does_not_wait_for_who_waits_to_cut_it() {
     let (_workspace, mount) = as_it_is(&lab, "work");
     let path = mount.at().join("large");
     let reader = File::open(&path).unwrap();
-    let cut = path.clone();
-    let cut = std::thread::spawn(move || nix::unistd::truncate(&cut, 5));
-    std::thread::sleep(Duration::from_millis(200));
-    drop(reader);
-    cut.join().unwrap().unwrap();
+    closed_while_it_waits(&path, reader, |path| nix::unistd::truncate(path, 5).map_err(Into::into));
     assert_eq!(fs::read(&path).unwrap(), large(0)[..5]);
     unmount(mount);
 }
@@ -223,15 +239,17 @@ fn right_behind_a_reader_it_can_be_written_at_once() {
         fs::write(lab.lower().join(format!("f{n}")), large(n)).unwrap();
     }
     let (_workspace, mount) = as_it_is(&lab, "work");
+    let mut refused = 0;
     for n in 0..40 {
         let path = mount.at().join(format!("f{n}"));
         assert!(fs::read(&path).unwrap() == large(n));
-        match n % 4 {
-            0 => to_write(&path).unwrap().write_all_at(b"x", 7).unwrap(),
-            1 => File::options().append(true).open(&path).unwrap().write_all(b"x").unwrap(),
-            2 => nix::unistd::truncate(&path, 8).unwrap(),
-            _ => fs::write(&path, "x").unwrap(),
-        }
+        let change = || match n % 4 {
+            0 => to_write(&path).and_then(|file| file.write_all_at(b"x", 7)),
+            1 => File::options().append(true).open(&path).and_then(|mut file| file.write_all(b"x")),
+            2 => nix::unistd::truncate(&path, 8).map_err(Into::into),
+            _ => fs::write(&path, "x"),
+        };
+        refused += once_it_is_closed(change).1;
         let mut expected = large(n);
         match n % 4 {
             0 => expected[7] = b'x',
@@ -243,6 +261,7 @@ fn right_behind_a_reader_it_can_be_written_at_once() {
         assert!(fs::read(lab.lower().join(format!("f{n}"))).unwrap() == large(n), "{n}");
     }
     assert_eq!(mount.passed_through(), 40);
+    assert!(refused <= 2, "{refused}");
     unmount(mount);
 }
 
@@ -310,7 +329,7 @@ fn two_branches_and_a_snapshot_go_on_as_they_were() {
     assert!(read(&before) == large(0) && fs::read(mount.at().join("large")).unwrap() == large(0));
     assert_eq!(errno(before.write_at(b"x", 0)), Some(Errno::BADF));
     drop(before);
-    fs::write(mount.at().join("large"), "one").unwrap();
+    once_it_is_closed(|| fs::write(mount.at().join("large"), "one"));
     let held = Mount::with_face(workspace.view_of(held).unwrap(), &lab.place(), &face(), || true).unwrap();
     assert_eq!(held.passthrough(), Passthrough::On);
     assert!(fs::read(held.at().join("large")).unwrap() == large(0));
@@ -374,7 +393,7 @@ fn another_can_be_put_in_its_place_while_it_is_open() {
 fn what_is_pinned_is_read_from_its_pin_whatever_is_done_below() {
     for kind in ["xfs", "ext4"] {
         let Some(disk) = ah_test_disks::Disk::new(kind, 400, "") else { return };
-        let Some(lab) = Lab::within(disk.at()).filter(|_| is_there()) else { return };
+        let Some(lab) = Lab::within(disk.at()).filter(|_| kernel_passes_through()) else { return };
         fs::write(lab.lower().join("large"), large(0)).unwrap();
         Workspace::create(&lab.store(), &lab.lower()).unwrap();
         let workspace = Workspace::open(&lab.store(), &lab.lower(), Options::default()).unwrap();
@@ -398,7 +417,7 @@ fn what_is_pinned_is_read_from_its_pin_whatever_is_done_below() {
         assert_eq!(held.passed_through(), 1, "{kind}");
         assert_eq!(errno(to_write(&path)), Some(Errno::TXTBSY));
         drop(reader);
-        to_write(&path).unwrap().write_all_at(b"new", 5).unwrap();
+        once_it_is_closed(|| to_write(&path)).0.write_all_at(b"new", 5).unwrap();
         assert_eq!(&fs::read(&path).unwrap()[5..8], b"new");
         assert!(fs::read(held.at().join("large")).unwrap() == large(0), "{kind}");
         [held, mount].into_iter().for_each(unmount);
@@ -413,11 +432,14 @@ fn a_mapping_whose_file_was_closed_shows_what_it_was() {
     let Some(lab) = lab() else { return };
     let (_workspace, mount) = as_it_is(&lab, "work");
     let script = "python3 -c \"
-import ctypes, mmap, os
+import ctypes, errno, mmap, os
 libc = ctypes.CDLL(None); libc.mmap.restype = ctypes.c_void_p
 f = os.open('large', os.O_RDONLY); was = os.pread(f, 3, 5)
 m = libc.mmap(None, ctypes.c_size_t(1 << 20), mmap.PROT_READ, mmap.MAP_SHARED, f, ctypes.c_long(0)); os.close(f)
-w = os.open('large', os.O_WRONLY); os.pwrite(w, b'new', 5); os.close(w)
+for _ in range(20):
+    try: w = os.open('large', os.O_WRONLY); break
+    except OSError as e: assert e.errno == errno.ETXTBSY
+os.pwrite(w, b'new', 5); os.close(w)
 print(ctypes.string_at(m + 5, 3) == was, open('large', 'rb').read(8)[5:])\"";
     assert_eq!(sh(mount.at(), script), "True b'new'\n");
     assert!(fs::read(lab.lower().join("large")).unwrap() == large(0));
@@ -491,7 +513,7 @@ fn an_ordinary_user_is_told_that_it_is_roots() {
     let Some(lab) = lab() else { return };
     let script = "mkdir home/at; chown --reference home home/at
         ${HOST%% home/*} --passthrough home/store home/lower home/at >out 2>said & host=$!
-        for n in $(seq 500); do grep -q mounted out && break; sleep 0.02; done
+        for n in $(seq 3000); do grep -q mounted out && break; sleep 0.02; done
         $AS cmp home/at/large home/lower/large; cat said
         for n in 1 2; do $AS sh -c 'echo x >home/at/large; echo y >home/at/a; cat home/at/large home/at/a'; done
         $AS fusermount3 -u home/at; wait $host";

@@ -463,12 +463,10 @@ fn read_by_the_kernel_alone(path: &Path, service: Pid) -> Option<Vec<u8>> {
 
 #[test]
 fn that_large_files_are_passed_through_is_kept_in_the_home() {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    let mut numbers = release.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
-    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() || version < (6, 9) {
-        assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: needs root, /dev/fuse and Linux 6.9");
-        println!("skipped: needs root, /dev/fuse and Linux 6.9");
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+        return ah_test_disks::skip("needs root and /dev/fuse");
+    }
+    if !ah_test_disks::kernel_passes_through() {
         return;
     }
     let scene = Scene::new();

@@ -39,6 +39,12 @@ pub(crate) fn until(what: &str, mut is: impl FnMut() -> bool, mut meanwhile: imp
     }
 }
 
+/// Waits until it has answered all, and its hook has told so. (The last answer is asked for before it is shown.)
+pub(crate) fn until_it_stopped(world: &World, server: &Server) {
+    until("it answered", || server.report()["unasked"] == json!([]), || {});
+    until("it stopped", || moments(world).last().is_some_and(|moment| moment.kind() == "stop"), || {});
+}
+
 /// What it asks a person at its very first start has been answered.
 pub(crate) fn at_home(world: &World) {
     let trusted = json!({world.path("work").to_str().unwrap(): {"hasTrustDialogAccepted": true}});
@@ -87,7 +93,7 @@ fn recorded_interrupted_and_told_something_else() {
         std::thread::sleep(Duration::from_secs(1));
         press("\r");
         until("it was told", || world.read("a.txt").is_some(), || press("\r"));
-        until("it answered", || server.report()["unasked"] == json!([]), || {});
+        until_it_stopped(&world, &server);
         std::thread::sleep(Duration::from_secs(1));
         press("/exit");
         std::thread::sleep(Duration::from_secs(1));

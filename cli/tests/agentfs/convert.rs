@@ -424,6 +424,7 @@ fn what_is_written_beneath_it_is_set_aside_and_named() {
 
 /// Ends what serves this world, as a restart of the machine does.
 pub(crate) fn end(bench: &Bench) {
+    bench.0.wait_for_background();
     for pid in bench.services() {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGTERM).unwrap();
     }

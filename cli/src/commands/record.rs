@@ -110,12 +110,13 @@ pub(crate) fn run(app: &App, args: &RecordArgs) -> Outcome {
     }
     let (cols, rows) = terminal.size();
     let (cols, rows) = sane_size(cols, rows);
+    let start = app.now();
     let env = app.terminal_env().map(|(name, value)| (name.to_owned(), value.to_string_lossy().into_owned())).collect();
     let header = Header {
         format: args.format.into(),
         cols,
         rows,
-        timestamp: Some(app.now().secs),
+        timestamp: Some(start.secs),
         command: Some(line.clone()),
         env,
         ..Header::default()
@@ -165,9 +166,14 @@ pub(crate) fn run(app: &App, args: &RecordArgs) -> Outcome {
         app.ui.note(&format!("{left_out} commands that a shell told of came too fast to be moments"));
     }
     let agent = args.command.first().and_then(|program| Agent::of_program(program));
-    if let Some(agent) = agent.filter(|_| !is_agents && failed.is_none()) {
+    // One that is at work elsewhere calls its hooks, too.
+    let calls = |agent: &Agent| {
+        let last = app.engine().and_then(|engine| engine.last_event(agent.name())).ok().flatten();
+        last.is_some_and(|last| last.time >= start)
+    };
+    if let Some(agent) = agent.filter(|agent| !is_agents && failed.is_none() && !calls(agent)) {
         app.ui.note(&format!(
-            "no prompt and no tool call came from the agent's hooks: between its start and its end there are no moments; `ah agent hooks status {agent}`"
+            "no prompt and no tool call came from the agent's hooks: none of its prompts and tools is a moment here; `ah agent hooks status {agent}`"
         ));
     }
     if let Some(error) = failed {

@@ -348,15 +348,20 @@ fn an_agent_gets_its_hooks_for_this_run() {
     let said = beside();
     assert!(!said.contains("no moments come from hooks"), "{said}");
     // An agent that was told on its command line to call none, say, does not say so.
-    const UNHEARD: &str = "no prompt and no tool call came from the agent's hooks";
+    const UNHEARD: &str = "none of its prompts and tools is a moment here";
     assert!(said.contains(UNHEARD), "{said}");
     let hook = format!(
-        "printf '{{\"session_id\":\"s\",\"hook_event_name\":\"UserPromptSubmit\",\"prompt\":\"hello\",\"cwd\":\"%s\"}}' \"$PWD\" | {} hook claude",
+        "printf '{{\"session_id\":\"%s\",\"hook_event_name\":\"UserPromptSubmit\",\"prompt\":\"hello\",\"cwd\":\"%s\"}}' $$ \"$PWD\" | {} hook claude",
         support::ah().display()
     );
-    fs::write(claude, format!("#!/bin/sh\n{hook}\n")).unwrap();
-    let ran = world.run(["agent", "record", "--", claude, "-p", "hello"]);
-    assert!(ran.code == 0 && !ran.stderr.contains(UNHEARD), "{ran:?}");
+    // Nor one that is at work elsewhere, whose moments are not here.
+    let elsewhere = world.path("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    for at in [&world.path("w"), &elsewhere] {
+        fs::write(claude, format!("#!/bin/sh\ncd {}\n{hook}\n", at.display())).unwrap();
+        let ran = world.run(["agent", "record", "--", claude, "-p", "hello"]);
+        assert!(ran.code == 0 && !ran.stderr.contains(UNHEARD), "{ran:?}");
+    }
     fs::write(claude, "#!/bin/sh\nprintf '<%s>\\n' \"$@\"\n").unwrap();
     assert_eq!(world.run(["agent", "hooks", "uninstall", "claude"]).code, 0);
     // Nothing would come of them where they are switched off.

@@ -1,5 +1,7 @@
 //! The plugin that opencode gets, with its events as opencode 1.18.33 gave them by hand. opencode itself is not run here: with what it needs it is 350 MB.
 
+use std::os::unix::fs::PermissionsExt;
+
 use ah_agent_tests::agents::node_folder;
 use ah_agent_tests::namespace::without_network;
 use ah_agent_tests::skip;
@@ -17,8 +19,8 @@ const uses = async (sessionID, tool) => {
   await plugin["tool.execute.before"]({ sessionID, tool, callID: "c" + tool })
   await plugin["tool.execute.after"]({ sessionID, tool, callID: "c" + tool })
 }
-await event("session.created", { sessionID: "ses_1", info: { id: "ses_1" } })
-await says("ses_1", "One")
+// Both at once.
+await Promise.all([event("session.created", { sessionID: "ses_1", info: { id: "ses_1" } }), says("ses_1", "One")])
 await plugin["tool.execute.before"]({ sessionID: "ses_1", tool: "task", callID: "ctask" })
 await event("session.created", { sessionID: "ses_2", info: { id: "ses_2", parentID: "ses_1" } })
 await says("ses_2", "Two")
@@ -37,8 +39,16 @@ fn what_a_sub_agent_does_belongs_to_the_session_that_asked_for_it() {
         let world = World::new();
         world.ah(["agent", "hooks", "install", "opencode"]);
         let plugin = world.path("home/.config/opencode/plugins/ah.js");
+        // What is told later overtakes a session's start only if it does not wait for it: that takes its time here.
+        let plugin = std::fs::read_to_string(plugin).unwrap();
+        let ah = plugin.lines().find_map(|line| line.strip_prefix("const AH = ")).unwrap();
+        let slow = world.path("bin/slow");
+        let script = "read -r event; case $event in *SessionStart*) sleep 0.3;; esac; printf %s \"$event\" |";
+        std::fs::write(&slow, format!("#!/bin/sh\n{script} {ah} \"$@\"\n")).unwrap();
+        std::fs::set_permissions(&slow, std::fs::Permissions::from_mode(0o755)).unwrap();
         // Where nothing says of what kind a script is.
-        std::fs::copy(plugin, world.path("bin/ah.mjs")).unwrap();
+        let plugin = plugin.replace(ah, &format!("\"{}\"", slow.display()));
+        std::fs::write(world.path("bin/ah.mjs"), plugin).unwrap();
         std::fs::write(world.path("bin/events.mjs"), EVENTS).unwrap();
         well(&world.command("node").arg(world.path("bin/events.mjs")).output().unwrap());
         let moments = moments(&world);

@@ -5,7 +5,8 @@ const AH = "@AH@"
 const LONGEST = 2000
 
 export const Ah = async ({ directory }) => {
-  const seen = new Set()
+  // The sessions that have begun, each with its start, before which nothing else of it is told.
+  const seen = new Map()
   // Sub-agents have sessions of their own there: what they do belongs to the one that was asked for it.
   const parents = new Map()
   const asked = (session) => (parents.has(session) ? asked(parents.get(session)) : session)
@@ -28,11 +29,9 @@ export const Ah = async ({ directory }) => {
       }
     })
 
-  const begin = async (session) => {
-    if (session && !seen.has(session)) {
-      seen.add(session)
-      await tell("SessionStart", session, { source: "startup" })
-    }
+  const begin = (session) => {
+    if (session && !seen.has(session)) seen.set(session, tell("SessionStart", session, { source: "startup" }))
+    return seen.get(session)
   }
 
   return {
@@ -43,6 +42,7 @@ export const Ah = async ({ directory }) => {
       if (info?.parentID && info.id === session && info.parentID !== session) parents.set(session, info.parentID)
       if (parents.has(session)) return
       if (event.type === "session.created") await begin(session)
+      await seen.get(session)
       if (event.type === "session.idle" && seen.has(session)) await tell("Stop", session, {})
       if (event.type === "session.deleted" && seen.delete(session)) await tell("SessionEnd", session, { reason: "deleted" })
     },

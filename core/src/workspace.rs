@@ -298,7 +298,7 @@ impl Workspace {
 
     /// A provider's snapshots of this workspace, to read them.
     pub(crate) fn shelf<'a>(&'a self, served: &'a Served, scratch: &'a Dir) -> Shelf<'a> {
-        Shelf::new(&*served.provider, &served.store, &self.root, scratch)
+        Shelf::new(&*served.provider, &served.store, (&self.root, self.id.as_str()), scratch)
     }
 
     /// The folder of a provider's store for this workspace.

@@ -72,6 +72,23 @@ fn an_undo_that_was_killed_is_finished_by_the_same_command() {
 }
 
 #[test]
+fn what_a_killed_restore_read_keeps_nothing_from_being_removed() {
+    for first in [&["rm", "first"][..], &["gc"]] {
+        let world = changed();
+        if !killed(&world, &["restore", "first"]) {
+            return;
+        }
+        world.fs(["undo"]);
+        world.fs(first.iter().copied());
+        world.fs(["gc"]);
+        let mounts = fs::read_dir(world.path("state/mounts")).unwrap();
+        let left: Vec<_> = mounts.map(|entry| entry.unwrap().file_name()).collect();
+        assert!(left.is_empty(), "{first:?}: {left:?}");
+        world.fs(["rm", "--all", "--force"]);
+    }
+}
+
+#[test]
 fn who_resolves_an_interruption_is_not_warned_of_it() {
     for resolve in [&["restore", "first"][..], &["undo"], &["restore", "first", "--json"]] {
         let world = changed();

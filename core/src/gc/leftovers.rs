@@ -1,5 +1,6 @@
 //! Leases, views, branches and files that nobody holds any more.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,12 +11,13 @@ use crate::fresh::is_mark;
 use crate::fsio;
 use crate::gc::GcReport;
 use crate::home::Home;
-use crate::ids::{BranchId, SessionName};
+use crate::ids::{BranchId, SessionName, WorkspaceId};
 use crate::lock::{Lock, may_run};
 use crate::registry::{self, Index, WorkspaceRecord};
 use crate::seek;
 use crate::session;
 use crate::text;
+use crate::walk::SHOWN_OF;
 use crate::workspace::Workspace;
 
 /// What the names begin with that providers give to what is not finished.
@@ -110,6 +112,7 @@ impl Workspace {
         let forgotten: Vec<FileName> = dead.iter().filter_map(|name| FileName::new(name.as_str()).ok()).collect();
         let mounts = self.mounts_dir()?;
         for workspace in of {
+            let failed = report.failures.len();
             for name in workspace.stores()? {
                 let request = ReclaimRequest { auto: true, forgotten: forgotten.clone() };
                 let outcome = workspace.serve(&name).and_then(|served| {
@@ -117,6 +120,11 @@ impl Workspace {
                     served.provider.reclaim(&place, &request, &workspace.context())
                 });
                 report.note(&format!("giving back views of {name}"), outcome.map(drop))?;
+            }
+            if report.failures.len() == failed {
+                for name in &dead {
+                    fsio::remove_file(&self.engine.home().join("mounts").join(mark_of(name, &workspace.id)))?;
+                }
             }
         }
         let left = self.dead_views()?;
@@ -148,11 +156,30 @@ impl Workspace {
         }
         let _views = self.lock_views(self.engine.settings().patience_left())?;
         for name in self.dead_views()? {
-            let outcome = remove_view_folder(&home.join("mounts").join(&name), home);
+            let folder = home.join("mounts").join(&name);
+            if is_gone(&folder) {
+                self.sweep_marks(&name)?;
+                continue;
+            }
+            let outcome = remove_view_folder(&folder, home);
             let failed = outcome.is_err();
             report.note(&format!("removing the view {name}"), outcome)?;
             if !failed {
                 report.did(format!("removed the view {name}, which nobody held any more"));
+            }
+        }
+        Ok(())
+    }
+
+    /// What says that a view is shown of a workspace that is not there any more.
+    fn sweep_marks(&self, view: &str) -> Result<()> {
+        let home = self.engine.home();
+        let mounts = home.join("mounts");
+        for name in fsio::names(&mounts)? {
+            if let Some((_, of)) = name.split_once(SHOWN_OF).filter(|(of, _)| *of == view)
+                && is_gone(&home.workspace(of))
+            {
+                fsio::remove_file(&mounts.join(&name))?;
             }
         }
         Ok(())
@@ -386,7 +413,12 @@ fn unfinished(state: BranchState) -> &'static str {
     }
 }
 
-/// The names of views in `mounts/` that no lease names and no living process uses for itself.
+/// The file that says that a view is shown, of that workspace.
+fn mark_of(view: &str, of: &WorkspaceId) -> String {
+    format!("{view}{SHOWN_OF}{of}")
+}
+
+/// The names of views that are in `mounts/`, or said there to be shown, that no lease names and no living process uses for itself.
 fn dead_views(home: &Home) -> Result<Vec<String>> {
     let leases = seek::all(home)?;
     let mounts = home.join("mounts");
@@ -401,7 +433,11 @@ fn dead_views(home: &Home) -> Result<Vec<String>> {
         let unfinished = name.starts_with(PROVIDERS_OWN);
         !(leased || in_use || unfinished || home.join("leases").join(format!("{name}.json")).exists())
     };
-    Ok(fsio::names(&mounts)?.into_iter().filter(dead).collect())
+    let names: BTreeSet<String> = fsio::names(&mounts)?
+        .into_iter()
+        .map(|name| name.split_once(SHOWN_OF).map_or_else(|| name.clone(), |(view, _)| view.to_owned()))
+        .collect();
+    Ok(names.into_iter().filter(dead).collect())
 }
 
 /// Takes a view away without its provider: unmounts what is mounted there, removes what is left.

@@ -15,7 +15,7 @@ use ah_plugin_api::{
     LookupRequest, MountRequest, Place, Provider, ReadDirRequest, ReadRequest, Reference, RelPath, Result, Side,
     UnmountRequest, View,
 };
-use rustix::fs::{MemfdFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::lock::me_in_a_name;
@@ -37,14 +37,25 @@ pub(crate) struct Shelf<'a> {
     root: &'a Path,
     /// A folder of ours in which a view may be mounted for a while, and large contents kept for a comparison.
     pub(crate) scratch: &'a Dir,
+    /// The workspace's id.
+    of: &'a str,
     /// Whether its content ids are not told, since what they would be compared with is another provider's.
     strange: bool,
 }
 
+/// What the name of a view in `mounts/` is followed by in that of a file beside it, which says that the view is shown, and of which workspace: a provider may show it
+/// anywhere, and who shows it may be killed.
+pub(crate) const SHOWN_OF: &str = ".of-";
+
 impl<'a> Shelf<'a> {
     /// The shelf of a provider with its store.
-    pub(crate) fn new(provider: &'a dyn Provider, store: &'a Dir, root: &'a Path, scratch: &'a Dir) -> Self {
-        Self { provider, store, root, scratch, strange: false }
+    pub(crate) fn new(
+        provider: &'a dyn Provider,
+        store: &'a Dir,
+        (root, of): (&'a Path, &'a str),
+        scratch: &'a Dir,
+    ) -> Self {
+        Self { provider, store, root, scratch, of, strange: false }
     }
 
     /// The same, to be compared with another provider's.
@@ -76,14 +87,23 @@ impl<'a> Shelf<'a> {
     pub(crate) fn show(&self, snapshot: &Reference, cx: &Context<'_>) -> Result<Source<'a>> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = format!("walk-{}-{}", me_in_a_name(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let request = MountRequest { snapshot: snapshot.clone(), name: FileName::new(name)?, paths: Vec::new() };
+        let request =
+            MountRequest { snapshot: snapshot.clone(), name: FileName::new(name.as_str())?, paths: Vec::new() };
         let place = Place::new(self.store).with_target(self.scratch);
-        let view = view::mount(self.provider, &place, &request, self.root, cx)?;
+        let mark = format!("{name}{SHOWN_OF}{}", self.of);
+        // A disk that is too full for an empty file keeps nobody from reading.
+        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let _ = rustix::fs::openat(self.scratch, &mark, flags, Mode::RUSR | Mode::WUSR);
+        let view = view::mount(self.provider, &place, &request, self.root, cx).inspect_err(|_| self.unmark(&mark))?;
         // From here on the guard takes the view away, also if it cannot be opened.
-        let mut mounted = Mounted { shelf: *self, view, root: None };
+        let mut mounted = Mounted { shelf: *self, view, mark, root: None };
         mounted.root = Some(Dir::open(&mounted.view.path)?);
         let exact_modes = self.can(Capability::ExactViewModes);
         Ok(Source::View { mounted, exact_modes })
+    }
+
+    fn unmark(&self, mark: &str) {
+        let _ = rustix::fs::unlinkat(self.scratch, mark, AtFlags::empty());
     }
 
     /// The differences between two snapshots, ordered by path, by the provider's own knowledge or by a walk.
@@ -130,6 +150,7 @@ impl<'a> Shelf<'a> {
 pub(crate) struct Mounted<'a> {
     shelf: Shelf<'a>,
     view: View,
+    mark: String,
     root: Option<Dir>,
 }
 
@@ -140,7 +161,9 @@ impl Drop for Mounted<'_> {
         let place = Place::new(self.shelf.store).with_target(self.shelf.scratch);
         let request = UnmountRequest { view: self.view.reference.clone(), unused: false };
         // A view that stays is found by gc: it has no lease.
-        let _ = self.shelf.provider.unmount(&place, &request, &Context::quiet());
+        if self.shelf.provider.unmount(&place, &request, &Context::quiet()).is_ok() {
+            self.shelf.unmark(&self.mark);
+        }
     }
 }
 

@@ -384,7 +384,7 @@ impl Lab {
         let policy = CapturePolicy::default();
         let everything = !self.memory.capabilities.contains(&Capability::AppliesPolicy);
         let ignores = everything.then(|| Ignores::open(Dir::open(self.at("")).unwrap(), &policy).unwrap());
-        let shelf = Shelf::new(&self.memory, &self.store, self.workspace.path(), &self.scratch);
+        let shelf = Shelf::new(&self.memory, &self.store, (self.workspace.path(), "lab"), &self.scratch);
         with(&Ground { workspace: &self.workspace, shelf, own_state: &[], ignores: ignores.as_ref() })
     }
 

@@ -9,6 +9,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use ah_plugin_api::{Dir, Error, ErrorKind, NOT_MOUNTED, ProviderName, ReclaimRequest, Result};
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
 use crate::branch::{self, BranchFile, BranchState};
@@ -359,7 +360,9 @@ pub(crate) fn standing_at(path: &Path) -> Standing {
     // In this order: between an unmount and the mount that follows, what is below answers.
     match asked(path) {
         None if mounts::at(path).0 > 0 => Standing::Silent,
-        Some(answer) if !ended(&answer) && mounts::at(path).0 > 0 => Standing::There,
+        Some(answer) if !ended(&answer) && answer.ok().flatten().unwrap_or_else(|| mounts::at(path).0 > 0) => {
+            Standing::There
+        }
         _ => Standing::Unmounted,
     }
 }
@@ -403,8 +406,8 @@ pub(crate) fn is_dead(path: &Path) -> bool {
 }
 
 /// Whether that is what a mount answers whose process is gone.
-fn ended(answer: &rustix::io::Result<()>) -> bool {
-    answer.is_err_and(has_ended)
+fn ended<T>(answer: &rustix::io::Result<T>) -> bool {
+    answer.as_ref().is_err_and(|errno| has_ended(*errno))
 }
 
 /// Whether a mount fails so whose process is gone.
@@ -415,7 +418,7 @@ pub(crate) fn has_ended(errno: Errno) -> bool {
 
 /// Refuses what is mounted by a process that is gone, and what does not answer: where no branch could be, it is not given a thread to wait in.
 pub(crate) fn look_alive(path: &Path, among_branches: bool) -> std::io::Result<()> {
-    match if among_branches { asked(path) } else { Some(rustix::fs::statfs(path).map(drop)) } {
+    match if among_branches { asked(path) } else { Some(rustix::fs::statfs(path).map(|_| None)) } {
         None => Err(std::io::ErrorKind::TimedOut.into()),
         Some(answer) if ended(&answer) => Err(std::io::ErrorKind::NotConnected.into()),
         Some(_) => Ok(()),
@@ -427,21 +430,49 @@ pub(crate) fn answers(path: &Path) -> bool {
     asked(path).is_some()
 }
 
-/// What `statfs` says; none if it says nothing for as long as [`PATIENCE`] says.
-fn asked(path: &Path) -> Option<rustix::io::Result<()>> {
+/// What `statfs` says, with whether something is mounted at that path, where the kernel tells; none if it says nothing for as long as [`PATIENCE`] says.
+fn asked(path: &Path) -> Option<rustix::io::Result<Option<bool>>> {
     /// Whether something has been waited for in vain: what comes then is given less time.
     static SILENT: AtomicBool = AtomicBool::new(false);
     let (tell, told) = channel();
     let asked = path.to_owned();
     // One that is never answered ends with this process.
-    let ask = move || _ = tell.send(rustix::fs::statfs(&asked).map(drop));
+    let ask = move || _ = tell.send(rustix::fs::statfs(&asked).map(|_| is_mount_point(&asked)));
     if std::thread::Builder::new().name("statfs".to_owned()).spawn(ask).is_err() {
         return None;
     }
+    let patience = if SILENT.load(Ordering::Relaxed) { PATIENCE / 20 } else { PATIENCE };
+    let mut said = told.recv_timeout(patience).ok();
     // A disk answers in the end, however busy it is; where a path leads by links is not known here.
-    let patience = if mounts::served(path).is_some() { PATIENCE } else { PATIENCE * 15 };
-    let patience = if SILENT.load(Ordering::Relaxed) { patience / 20 } else { patience };
-    let said = told.recv_timeout(patience).ok();
+    if said.is_none() && mounts::served(path).is_none() {
+        said = told.recv_timeout(patience * 14).ok();
+    }
     SILENT.fetch_or(said.is_none(), Ordering::Relaxed);
     said
+}
+
+/// Whether something is mounted at a path itself, by the kernel's own word, without reading the table of all mounts; none where it does not tell (before Linux 5.8).
+fn is_mount_point(path: &Path) -> Option<bool> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let found = rustix::fs::statx(CWD, path, flags, StatxFlags::empty()).ok()?;
+    let told = found.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT);
+    told.then(|| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_point_is_told_without_the_table_and_nothing_below_it_nor_a_link_to_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("/proc", &link).unwrap();
+        let told = |path: &Path| is_mount_point(path).map(|is| (is, mounts::at(path).0 > 0));
+        for path in [Path::new("/proc"), Path::new("/proc/self"), dir.path(), &link] {
+            let both = told(path).expect("this kernel tells");
+            assert_eq!((both.0, both.1), (path == Path::new("/proc"), both.0), "{}", path.display());
+        }
+        assert_eq!(told(&dir.path().join("missing")), None);
+    }
 }

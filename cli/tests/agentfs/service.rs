@@ -506,3 +506,31 @@ fn a_service_that_is_stopped_holds_nobody_up_for_long() {
         bench.at(&world.root(), &["rm", "--force", "a&b"]);
     });
 }
+
+/// Who copies or compares it meanwhile would take what is not there for what was removed. Between what was mounted and what is lies a moment, and in it nothing else
+/// is done.
+#[test]
+fn a_view_whose_service_was_killed_is_no_empty_directory_while_branches_are_mounted_again() {
+    let bench = Bench::new(User::Me);
+    let branches: Vec<String> =
+        (0..12).map(|number| bench.branch(&format!("b{number}")).to_str().unwrap().to_owned()).collect();
+    let branch = Path::new(&branches[0]);
+    bench.at(branch, &["snapshot"]);
+    let view = bench.at(branch, &["seek", "@"]);
+    let names = || fs::read_dir(&view).map(Iterator::count);
+    let whole = names().unwrap();
+    assert!(whole > 0);
+    for _ in 0..3 {
+        bench.kill_services();
+        std::thread::scope(|scope| {
+            let again = scope.spawn(|| bench.at(&bench.0.root(), &["branches"]));
+            while !again.is_finished() {
+                if names().is_ok_and(|there| there < whole) {
+                    let mounts = bench.mounts();
+                    assert!(branches.iter().all(|branch| mounts.contains(branch)), "{mounts:?}");
+                }
+            }
+        });
+        assert_eq!(names().unwrap(), whole);
+    }
+}

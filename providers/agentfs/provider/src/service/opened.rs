@@ -162,10 +162,14 @@ impl Service {
             eprintln!("ah-agentfsd: nothing is mounted again: {home} is a copy of {original}");
         }
         // Nothing of this home is mounted yet. What stands beneath is seen by who says what is to be done.
-        service.clear_strays(&Mounted::default());
+        let views = if service.original().is_none() { service.places_of_views() } else { BTreeSet::new() };
+        let stays = service.clear_strays(&Mounted::default(), &views);
         service.sweep();
         service.settle_first();
         service.open_if_it_can_be(&Context::quiet())?;
+        if stays && service.current().is_none() {
+            service.clear_strays(&Mounted::default(), &BTreeSet::new());
+        }
         Ok(service)
     }
 

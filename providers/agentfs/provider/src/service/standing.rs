@@ -44,7 +44,7 @@ impl Service {
         let _ = home::settle(&self.home, &self.path);
         let mut mounted = lock(&open.mounted);
         mounted.look();
-        self.clear_strays(&mounted);
+        let stays = self.clear_strays(&mounted, &self.places_of_views());
         let mut places = BTreeSet::new();
         let branches = open.tree.branches().into_iter().rev();
         let at = branches.map(|branch| (branch.id, PlaceLabel::decode(&branch.label).map(|label| label.at())));
@@ -68,11 +68,7 @@ impl Service {
                 Err(error) => eprintln!("ah-agentfsd: branch {} is not mounted: {}", id.0, told(&error)),
             }
         }
-        let views = match self.views() {
-            Ok(views) => names_in(&views).unwrap_or_default(),
-            Err(_) => return,
-        };
-        for name in views {
+        for name in self.names_of_views() {
             let what = What::View(name.clone());
             if mounted.has(&what) {
                 continue;
@@ -100,6 +96,9 @@ impl Service {
                 Ok(place) => mounted.insert(what, place),
                 Err(error) => eprintln!("ah-agentfsd: view {name} is not mounted: {}", told(&error)),
             }
+        }
+        if stays {
+            self.clear_strays(&mounted, &BTreeSet::new());
         }
     }
 
@@ -132,13 +131,32 @@ impl Service {
         again
     }
 
-    /// Takes away mounts of a service that is gone, wherever they are: a folder above them may have been renamed since, and the tree that they show be gone.
-    pub(super) fn clear_strays(&self, mounted: &Mounted) {
-        let Ok(mounts) = Mounts::read() else { return };
+    fn names_of_views(&self) -> Vec<String> {
+        let names = self.views().and_then(|views| names_in(&views)).unwrap_or_default();
+        names.into_iter().filter(|name| is_views(name)).collect()
+    }
+
+    /// Where views are to be shown. Who reads in one whose service was killed is not to take the place below it for an empty tree: that gives an error until the view is
+    /// about to be there again.
+    pub(super) fn places_of_views(&self) -> BTreeSet<PathBuf> {
+        let labels = self.names_of_views().into_iter().filter_map(|name| self.view_label(&name).ok()?);
+        labels.map(|label| label.at()).collect()
+    }
+
+    /// Takes away mounts of a service that is gone, wherever they are, but for those at the places `but`: a folder above them may have been renamed since, and the tree
+    /// that they show be gone. Gives whether any stays.
+    pub(super) fn clear_strays(&self, mounted: &Mounted, but: &BTreeSet<PathBuf>) -> bool {
+        let Ok(mounts) = Mounts::read() else { return false };
         let its = |mount: &&Mount| Shown::parse(&mount.source).is_some_and(|shown| shown.home == self.path);
+        let mut stays = false;
         for stray in mounts.iter().filter(its).filter(|mount| !mounted.serves(&mount.device)) {
-            let _ = clear_dead(&stray.point);
+            if but.contains(&stray.point) {
+                stays = true;
+            } else {
+                let _ = clear_dead(&stray.point);
+            }
         }
+        stays
     }
 
     pub(super) fn shown(&self, branch: Option<BranchId>) -> Shown {
@@ -215,7 +233,7 @@ impl Service {
 
     /// What is known of a view; none if nothing is.
     pub(super) fn view_label(&self, name: &str) -> Result<Option<PlaceLabel>> {
-        if name.len() != 32 || !name.bytes().all(|b| b.is_ascii_hexdigit()) {
+        if !is_views(name) {
             return Ok(None);
         }
         home::read(&self.views()?, name)?.map(|bytes| PlaceLabel::decode(&bytes)).transpose()
@@ -303,6 +321,11 @@ fn refuse_within(missing: &[PathBuf], at: &Path) -> Result<()> {
 
 fn no_view(name: &str) -> Error {
     Error::new(ErrorKind::NotFound, format!("there is no view {name}"))
+}
+
+/// Whether a file in that folder is a view's; another was being written when its service was killed.
+fn is_views(name: &str) -> bool {
+    name.len() == 32 && name.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
 /// Names of views.

@@ -12,6 +12,8 @@ use ah_plugin_api::{
     Context, DestroyRequest, Dir, Error, ErrorKind, ListRequest, LogLevel, Observer, Place, Provider, ProviderName,
     ReclaimRequest, Reclaimed, Result, Snapshot, Timestamp, text,
 };
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
 
 use crate::accounts;
 use crate::advice;
@@ -275,19 +277,26 @@ pub(crate) fn forget(keeper: &Keeper, uid: u32, token: &str, provider: Option<&s
             (Err(error), Some((key, _))) if error.kind == ErrorKind::FailedPrecondition => {
                 // What the provider has written down of it is where its snapshot is, which cannot be looked for either, or goes with the store: which
                 // stays where nothing of it can be listed.
-                if keeper::stands(&record)? || listed(keeper, key, true, &cx).is_err() {
+                let is_there = keeper::stands(&record)? || is_branch(&record) && is_seen(&record);
+                if is_there || listed(keeper, key, true, &cx).is_err() {
                     return Err(error);
                 }
-                if is_branch(&record) {
-                    if !force {
-                        return Err(refused(&error, &[&record]));
+                if is_branch(&record) && !force {
+                    return Err(refused(&error, &[&record]));
+                }
+                // Where a dataset would be mounted, if nothing is in it. Before its record: without one nobody would know whose it is.
+                let workshop = keeper.state.dir(record.made.workshop())?;
+                match rustix::fs::unlinkat(&workshop, record.id.as_str(), AtFlags::REMOVEDIR) {
+                    Err(errno) if errno != Errno::NOENT && record.made == Made::Clone => {
+                        let message = format!("cannot remove the folder of {}", record.place().display());
+                        return Err(Error::from_io(message, &errno.into()));
                     }
+                    _ => {}
+                }
+                if is_branch(&record) {
                     given_up.push(record.place());
                 }
                 keeper.records.remove(&record.id)?;
-                // Where a dataset would be mounted, if nothing is in it.
-                let workshop = keeper.state.dir(record.made.workshop())?;
-                let _ = rustix::fs::unlinkat(&workshop, record.id.as_str(), rustix::fs::AtFlags::REMOVEDIR);
                 continue;
             }
             (taken, _) => taken?,

@@ -4,7 +4,9 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 
-use ah_core::{Access, ChangeRecord, DiffOptions, DiffReport, DiffSide, EntryKind, EntryRecord, Workspace, text};
+use ah_core::{
+    Access, ChangeRecord, DiffOptions, DiffReport, DiffSide, EntryKind, EntryRecord, FromRecord, Workspace, text,
+};
 use ah_plugin_api::{Dir, Error, ErrorKind, RelPath, Result};
 use clap::Args;
 use serde::Serialize;
@@ -94,7 +96,13 @@ fn show(app: &App, args: &DiffArgs, workspace: &Workspace) -> Outcome {
             (None, report.map_err(|error| meant(app, workspace, args, error))?)
         }
     };
-    prompts.iter().for_each(|prompt| launch::tell_from(app, prompt));
+    // One that was given between the two looks is not what was compared.
+    let is_compared = |prompt: &&FromRecord| {
+        [&report.from, &report.to]
+            .iter()
+            .any(|side| matches!(side, DiffSide::Snapshot(record) if record.id == prompt.snapshot))
+    };
+    prompts.iter().filter(is_compared).for_each(|prompt| launch::tell_from(app, prompt));
     let (then, root) = (then.as_ref().unwrap_or(workspace), Dir::open(workspace.root()));
     let sides =
         Sides { then, now: workspace, report: &report, root, lost: RefCell::default(), unread: RefCell::default() };

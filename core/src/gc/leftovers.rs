@@ -11,13 +11,13 @@ use crate::fresh::is_mark;
 use crate::fsio;
 use crate::gc::GcReport;
 use crate::home::Home;
-use crate::ids::{BranchId, SessionName, WorkspaceId};
+use crate::ids::{BranchId, SessionName};
 use crate::lock::{Lock, may_run};
 use crate::registry::{self, Index, WorkspaceRecord};
 use crate::seek;
 use crate::session;
 use crate::text;
-use crate::walk::SHOWN_OF;
+use crate::walk::{mark_of, of_marked};
 use crate::workspace::Workspace;
 
 /// What the names begin with that providers give to what is not finished.
@@ -123,7 +123,7 @@ impl Workspace {
             }
             if report.failures.len() == failed {
                 for name in &dead {
-                    fsio::remove_file(&self.engine.home().join("mounts").join(mark_of(name, &workspace.id)))?;
+                    fsio::remove_file(&self.engine.home().join("mounts").join(mark_of(name, workspace.id.as_str())))?;
                 }
             }
         }
@@ -176,7 +176,7 @@ impl Workspace {
         let home = self.engine.home();
         let mounts = home.join("mounts");
         for name in fsio::names(&mounts)? {
-            if let Some((_, of)) = name.split_once(SHOWN_OF).filter(|(of, _)| *of == view)
+            if let Some((_, of)) = of_marked(&name).filter(|(of, _)| *of == view)
                 && is_gone(&home.workspace(of))
             {
                 fsio::remove_file(&mounts.join(&name))?;
@@ -413,11 +413,6 @@ fn unfinished(state: BranchState) -> &'static str {
     }
 }
 
-/// The file that says that a view is shown, of that workspace.
-fn mark_of(view: &str, of: &WorkspaceId) -> String {
-    format!("{view}{SHOWN_OF}{of}")
-}
-
 /// The names of views that are in `mounts/`, or said there to be shown, that no lease names and no living process uses for itself.
 fn dead_views(home: &Home) -> Result<Vec<String>> {
     let leases = seek::all(home)?;
@@ -435,7 +430,7 @@ fn dead_views(home: &Home) -> Result<Vec<String>> {
     };
     let names: BTreeSet<String> = fsio::names(&mounts)?
         .into_iter()
-        .map(|name| name.split_once(SHOWN_OF).map_or_else(|| name.clone(), |(view, _)| view.to_owned()))
+        .map(|name| of_marked(&name).map_or_else(|| name.clone(), |(view, _)| view.to_owned()))
         .collect();
     Ok(names.into_iter().filter(dead).collect())
 }

@@ -4,23 +4,22 @@
 //! Cost of `diff` grows with what is there: one listing for each directory of both sides, and a read of both files where size
 //! and time leave it open whether they are equal. Which differences matter to a restore is decided in `restore/`.
 
+mod shown;
 mod trouble;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use ah_plugin_api::{
-    Capability, Change, Changes, Context, DiffMethod, DiffRequest, Dir, Entry, EntryKind, Error, ErrorKind, FileName,
-    LookupRequest, MountRequest, Place, Provider, ReadDirRequest, ReadRequest, Reference, RelPath, Result, Side,
-    UnmountRequest, View,
+    Capability, Change, Changes, Context, DiffMethod, DiffRequest, Dir, Entry, EntryKind, Error, ErrorKind,
+    LookupRequest, Place, Provider, ReadDirRequest, ReadRequest, Reference, RelPath, Result, Side,
 };
-use rustix::fs::{AtFlags, MemfdFlags, Mode, OFlags};
+use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::lock::me_in_a_name;
 use crate::restore::at::{self, Tree, io};
-use crate::view;
+use shown::Mounted;
+pub(crate) use shown::{mark_of, of_marked};
 pub(crate) use trouble::Trouble;
 
 /// Larger contents are compared by way of a file, not of memory.
@@ -42,10 +41,6 @@ pub(crate) struct Shelf<'a> {
     /// Whether its content ids are not told, since what they would be compared with is another provider's.
     strange: bool,
 }
-
-/// What the name of a view in `mounts/` is followed by in that of a file beside it, which says that the view is shown, and of which workspace: a provider may show it
-/// anywhere, and who shows it may be killed.
-pub(crate) const SHOWN_OF: &str = ".of-";
 
 impl<'a> Shelf<'a> {
     /// The shelf of a provider with its store.
@@ -78,32 +73,6 @@ impl<'a> Shelf<'a> {
             return Ok(Source::Snapshot { shelf: *self, snapshot: snapshot.clone() });
         }
         self.show(snapshot, cx)
-    }
-
-    /// Mounts a view of a snapshot, for what only a directory tells.
-    ///
-    /// # Errors
-    /// Those of `mount`.
-    pub(crate) fn show(&self, snapshot: &Reference, cx: &Context<'_>) -> Result<Source<'a>> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let name = format!("walk-{}-{}", me_in_a_name(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let request =
-            MountRequest { snapshot: snapshot.clone(), name: FileName::new(name.as_str())?, paths: Vec::new() };
-        let place = Place::new(self.store).with_target(self.scratch);
-        let mark = format!("{name}{SHOWN_OF}{}", self.of);
-        // A disk that is too full for an empty file keeps nobody from reading.
-        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
-        let _ = rustix::fs::openat(self.scratch, &mark, flags, Mode::RUSR | Mode::WUSR);
-        let view = view::mount(self.provider, &place, &request, self.root, cx).inspect_err(|_| self.unmark(&mark))?;
-        // From here on the guard takes the view away, also if it cannot be opened.
-        let mut mounted = Mounted { shelf: *self, view, mark, root: None };
-        mounted.root = Some(Dir::open(&mounted.view.path)?);
-        let exact_modes = self.can(Capability::ExactViewModes);
-        Ok(Source::View { mounted, exact_modes })
-    }
-
-    fn unmark(&self, mark: &str) {
-        let _ = rustix::fs::unlinkat(self.scratch, mark, AtFlags::empty());
     }
 
     /// The differences between two snapshots, ordered by path, by the provider's own knowledge or by a walk.
@@ -143,27 +112,6 @@ impl<'a> Shelf<'a> {
             }
         }
         rustix::fs::memfd_create("ah-compare", MemfdFlags::CLOEXEC).map_err(|e| io("cannot get memory", e))
-    }
-}
-
-/// A view that goes away with its guard.
-pub(crate) struct Mounted<'a> {
-    shelf: Shelf<'a>,
-    view: View,
-    mark: String,
-    root: Option<Dir>,
-}
-
-impl Drop for Mounted<'_> {
-    fn drop(&mut self) {
-        // An open directory would keep the view busy.
-        self.root = None;
-        let place = Place::new(self.shelf.store).with_target(self.shelf.scratch);
-        let request = UnmountRequest { view: self.view.reference.clone(), unused: false };
-        // A view that stays is found by gc: it has no lease.
-        if self.shelf.provider.unmount(&place, &request, &Context::quiet()).is_ok() {
-            self.shelf.unmark(&self.mark);
-        }
     }
 }
 

@@ -160,7 +160,15 @@ impl Provider for AgentFsProvider {
     fn destroy(&self, place: &Place<'_>, request: &DestroyRequest, cx: &Context<'_>) -> Result<Done> {
         let DestroyRequest::Clone(reference) = request else { return self.service.destroy(place, request, cx) };
         // By the home that it names: the store of who removes it may know nothing of it.
-        let Some((Shown { home, .. }, _)) = Shown::referred(reference.as_str()) else { return Ok(Done {}) };
+        let Some((Shown { home, .. }, _)) = Shown::referred(reference.as_str()) else {
+            // What a later version may have written is not said to be removed.
+            if reference.as_str().starts_with("agentfs:") {
+                let message = format!("{} is no branch that this version of AgentFS can read", reference.as_str());
+                return Err(Error::new(ErrorKind::FailedPrecondition, message)
+                    .with_hint("remove it with the version of ah that made it"));
+            }
+            return Ok(Done {});
+        };
         match Dir::open(&home) {
             Ok(home) => self.service.destroy(&Place::new(&home), request, cx),
             Err(error) if error.kind == ErrorKind::NotFound && !home::was_at(place.store, &home) => Ok(Done {}),

@@ -220,6 +220,7 @@ fn what_a_view_showed_that_was_lost_is_not_shown_as_another_snapshot() {
             }
             scene.mount_again();
             assert_eq!(mark(), None, "all: {all}");
+            assert!(!view.exists(), "all: {all}");
         }
         assert!(!view.exists());
         assert_eq!(std::fs::read_dir(&views).unwrap().count(), 0);

@@ -80,7 +80,8 @@ impl Service {
                 let at = label.at();
                 refuse_within(&missing, &at)?;
                 if !open.has(&label, number) {
-                    // What it showed is lost, and its number may be another's.
+                    // What it showed is lost, and its number may be another's. What was mounted there when the service was killed is still.
+                    let _ = clear_dead(&at);
                     remove_folder(&at);
                     self.forget_view(&name)?;
                     return Err(Error::new(

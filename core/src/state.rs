@@ -138,7 +138,7 @@ fn place(events: &[Event], snapshot: &SnapshotRecord, after: Option<u64>) -> u64
 fn of_before<'a>(mut before: impl Iterator<Item = &'a Moment>, prompt: &MomentRecord) -> Option<&'a Moment> {
     let came_after = |moment: &Moment| {
         let places = moment.record.transcript.as_ref().zip(prompt.transcript.as_ref());
-        places.is_some_and(|(one, prompt)| one.file == prompt.file && one.offset > prompt.offset)
+        places.is_some_and(|(one, prompt)| one.is_in(&prompt.file) && one.offset > prompt.offset)
     };
     before.find(|moment| has_own_files(&moment.record) && !came_after(moment))
 }
@@ -272,6 +272,15 @@ mod tests {
         };
         assert_eq!(
             of([tool("/t", 10, "xxxxxxxxxxxx"), tool("/t", 20, "yyyyyyyyyyyy"), tool("/t", 30, "zzzzzzzzzzzz")]),
+            "xxxxxxxxxxxx"
+        );
+        // So too where it was moved since.
+        assert_eq!(
+            of([
+                tool("/t", 10, "xxxxxxxxxxxx"),
+                tool("/moved/t", 20, "yyyyyyyyyyyy"),
+                tool("/moved/t", 30, "zzzzzzzzzzzz")
+            ]),
             "xxxxxxxxxxxx"
         );
         // Of another file the places say nothing.

@@ -106,9 +106,10 @@ impl Workspace {
         let file = file?;
         let bytes = fsio::read(&self.position_file(session)).ok().flatten();
         let last: Option<Counted> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        let last = last.filter(|last| last.at.file == file);
+        let has_moved = |at: &TranscriptPosition| at.is_in(file) && matches!(at.file.try_exists(), Ok(false));
+        let last = last.filter(|last| last.at.file == file || has_moved(&last.at));
         let begun = last.as_ref().map_or_else(|| Some(self.begun_now()), |last| last.begun);
-        let last = last.map(|last| Position::from(last.at));
+        let last = last.map(|last| Position { file: file.to_owned(), ..Position::from(last.at) });
         let now = transcript::position_and_meanwhile(agent, file, last.as_ref());
         let now = now.map(|(now, meanwhile)| (now, last, meanwhile));
         // A file that was rewritten is counted anew.

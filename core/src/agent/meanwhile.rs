@@ -47,13 +47,13 @@ impl Workspace {
         let bytes = fsio::read(&file).ok().flatten();
         let last: Option<TranscriptPosition> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         let is_behind = |prompt: &Prompt| {
-            last.as_ref().is_some_and(|last| last.file == prompt.before.file && last.offset < prompt.before.offset)
+            last.as_ref().is_some_and(|last| last.is_in(&prompt.before.file) && last.offset < prompt.before.offset)
         };
         let told = if typed.iter().all(is_behind) { Vec::new() } else { self.told_meanwhile(session)? };
         let (mut given, mut new) = (Vec::new(), Vec::new());
         for prompt in typed {
             let at = &prompt.before;
-            match told.iter().find(|(told, _)| told.file == at.file && told.offset == at.offset) {
+            match told.iter().find(|(told, _)| told.is_in(&at.file) && told.offset == at.offset) {
                 Some((_, moment)) => given.push(moment.clone()),
                 None => new.push(moment_of(prompt)),
             }

@@ -36,6 +36,7 @@ use unlisted::Left;
 
 pub(crate) use capture::told;
 pub(crate) use pace::Rules;
+pub(crate) use record::conversation;
 pub(crate) use tools::{Running, ToolId, Tools};
 pub(crate) use trying::{Attempt, Trying};
 

@@ -3,7 +3,8 @@
 //! A moment stands on the timeline as one line when it happens, and later lines (`moment-update`) say what became of it: its
 //! snapshot, or why there is none. Between the two it has neither, whoever was killed: a moment is never bound to what is not its own.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{RelPath, SnapshotId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -221,6 +222,18 @@ pub struct TranscriptPosition {
     /// What the agent calls that line, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
+}
+
+impl TranscriptPosition {
+    /// Whether it is in the conversation whose transcript `file` is, or was before it was moved.
+    pub(crate) fn is_in(&self, file: &Path) -> bool {
+        conversation(&self.file) == conversation(file)
+    }
+}
+
+/// What a conversation is known by, wherever its transcript is by now: the file's name. Agents move it to another folder (Claude Code's `/cd`, `codex archive`).
+pub(crate) fn conversation(transcript: &Path) -> &OsStr {
+    transcript.file_name().unwrap_or(transcript.as_os_str())
 }
 
 /// A point in a recording.

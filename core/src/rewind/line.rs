@@ -5,12 +5,12 @@
 //! own last moment. The line is the chain of moments from the last one upwards. `@prompt` counts on it, so that going back twice goes back further.
 
 use std::collections::{BTreeSet, HashMap};
-use std::path::Path;
+use std::ffi::OsStr;
 
 use ah_plugin_api::SnapshotId;
 
 use crate::ids::SessionName;
-use crate::moments::{Moment, MomentKind};
+use crate::moments::{Moment, MomentKind, conversation};
 use crate::rewind::Rewind;
 use crate::timeline::{Event, EventBody};
 
@@ -71,9 +71,9 @@ struct Line<'a> {
     /// Its last moment.
     last: Option<usize>,
     /// The conversation that it goes on with, as far as that is known by its file.
-    conversation: Option<&'a Path>,
+    conversation: Option<&'a OsStr>,
     /// The conversations that were left, each with its last moment.
-    left: HashMap<&'a Path, Option<usize>>,
+    left: HashMap<&'a OsStr, Option<usize>>,
 }
 
 impl Line<'_> {
@@ -100,7 +100,7 @@ impl<'a> Tree<'a> {
     fn add(&mut self, moment: &'a Moment) {
         let at = self.before.len();
         let line = self.lines.entry(&moment.session).or_default();
-        let conversation = moment.record.transcript.as_ref().map(|place| place.file.as_path());
+        let conversation = moment.record.transcript.as_ref().map(|place| conversation(&place.file));
         let left = conversation.filter(|own| line.conversation != Some(own)).and_then(|own| line.left.get_mut(own));
         let Some(left) = left else {
             self.before.push(line.last);
@@ -121,7 +121,7 @@ impl<'a> Tree<'a> {
         let line = self.lines.entry(&event.session).or_default();
         if rewind.method.is_some() {
             line.leave();
-            line.conversation = rewind.transcript.as_deref();
+            line.conversation = rewind.transcript.as_deref().map(conversation);
         }
         // Where the moment's own event cannot be read: back along the line to where it stood.
         let to = moments[..self.before.len()].iter().position(|moment| moment.record.id == rewind.moment);

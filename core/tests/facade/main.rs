@@ -17,6 +17,7 @@ mod index;
 mod lab;
 mod leases;
 mod moments;
+mod moved;
 mod needed;
 mod owners;
 mod prune;

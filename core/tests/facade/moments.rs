@@ -267,7 +267,7 @@ fn result_of(id: &str) -> String {
 }
 
 /// A call of the agent's, whose transcript is `file`.
-fn call(lab: &Lab, file: &std::path::Path, event: &str, more: &serde_json::Value) {
+pub(crate) fn call(lab: &Lab, file: &std::path::Path, event: &str, more: &serde_json::Value) {
     let mut fields = serde_json::json!({
         "session_id": "s", "cwd": lab.path(), "transcript_path": file, "hook_event_name": event,
     });

@@ -2,7 +2,7 @@
 //!
 //! What befell them is told in words: `1:a` a prompt, in the conversation with the file `a`; `1` one of which no place is known; `m1:a` one that was typed meanwhile; `t1:a` a tool, `begin:a` and `end:a`
 //! the agent begins and ends; `both<1:b`, `talk<1:b`, `files<1` a going back, with the file of the conversation's copy (none: it is to begin anew);
-//! `undo` takes back what changed files last. `other/` before a word: in another session.
+//! `undo` takes back what changed files last. `other/` before a word: in another session. `a'` is the file `a`, moved to another folder.
 
 use std::path::PathBuf;
 
@@ -42,7 +42,10 @@ fn moment(word: &str, seq: u64) -> MomentRecord {
 }
 
 fn path(file: &str) -> PathBuf {
-    PathBuf::from("/agent").join(file)
+    match file.strip_suffix('\'') {
+        Some(file) => PathBuf::from("/agent/moved").join(file),
+        None => PathBuf::from("/agent").join(file),
+    }
 }
 
 fn rewind(how: &str, to: &str, moments: &[Event], restore: u64) -> Rewind {
@@ -158,6 +161,11 @@ fn the_line_is_the_one_that_was_gone_on_with() {
         ("1 2:a 3 both<2:b 4:a", "1 2 3 4"),
         // A file that changes by itself leaves nothing.
         ("1:a 2:b 3:a", "1 2 3"),
+        // A file that is moved is the same conversation: one that is gone on with, and one that was left.
+        ("1:a 2:a' 3:a' both<3:b 4:b' both<4:c", "1 2"),
+        ("1:a 2:a 3:a both<2:b 4:a' both<4:c", "1 2 3"),
+        ("1:a 2:a 3:a both<2:b 4:b' begin:a' 5:a", "1 2 3 5"),
+        ("1:a 2:a t3:a both<2:b t4:a' end:a' 5:b'", "1 5"),
         // Two sessions, each on its own line.
         ("1:a other/2:x 3:a other/4:x both<3:b other/5:x", "1 2 4 5"),
         ("1:a other/2:x 3:a other/4:x both<3:b other/both<4:y 5:b other/6:x", "1 2 4 5 6"),

@@ -250,15 +250,18 @@ fn place(at: &Position, to: &Destination<'_>, session_id: &str) -> Result<PathBu
         Error::new(ErrorKind::Unsupported, message).with_hint("expected: rollout-YYYY-MM-DDThh-mm-ss-ID.jsonl")
     };
     let name = at.file.file_name().and_then(OsStr::to_str).ok_or_else(odd)?;
-    let stamp = name.strip_prefix("rollout-").and_then(|rest| rest.get(..19)).ok_or_else(odd)?;
+    let (time, day) = time_and_day(name).ok_or_else(odd)?;
+    Ok(to.home.codex.join("sessions").join(day).join(format!("rollout-{time}-{session_id}.jsonl")))
+}
+
+/// The time in a rollout's name, and the folder of its day below `sessions`.
+pub(super) fn time_and_day(name: &str) -> Option<(&str, PathBuf)> {
+    let time = name.strip_prefix("rollout-")?.get(..19)?;
     let digits =
-        |range: std::ops::Range<usize>| stamp.get(range).filter(|part| part.bytes().all(|byte| byte.is_ascii_digit()));
-    let (Some(year), Some(month), Some(day)) = (digits(0..4), digits(5..7), digits(8..10)) else { return Err(odd()) };
-    if !stamp.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-' || byte == b'T') {
-        return Err(odd());
-    }
-    let folder = to.home.codex.join("sessions").join(year).join(month).join(day);
-    Ok(folder.join(format!("rollout-{stamp}-{session_id}.jsonl")))
+        |range: std::ops::Range<usize>| time.get(range).filter(|part| part.bytes().all(|byte| byte.is_ascii_digit()));
+    let day = [digits(0..4)?, digits(5..7)?, digits(8..10)?];
+    let is_plain = time.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-' || byte == b'T');
+    is_plain.then(|| (time, day.iter().collect()))
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ mod copy;
 mod gemini;
 mod id;
 mod line;
+mod moved;
 mod prompts;
 mod tail;
 
@@ -41,6 +42,7 @@ use crate::{Agent, Home};
 pub use catch::words;
 pub(crate) use claude::NOTICE;
 pub use id::new_session_id;
+pub use moved::place_now;
 pub use prompts::{Prompt, Prompts};
 
 /// Longest line that is read, in bytes. An agent's limit for an image or a document is below half of it.

@@ -302,7 +302,7 @@ fn said(state: &State, start: &Start, agent: Agent, file: Option<&Path>) -> Vec<
     let mut all = file.and_then(|file| read(file).ok()).unwrap_or_default();
     all.retain(|prompt| !prompt.by_agent);
     if known.is_empty() {
-        let until = start.moment.record.transcript.as_ref().filter(|until| Some(until.file.as_path()) == file);
+        let until = start.moment.record.transcript.as_ref().filter(|until| file.is_some_and(|file| until.is_in(file)));
         let until = until.map_or(0, |until| until.offset);
         return all.into_iter().filter(|prompt| prompt.position.offset <= until).map(|prompt| prompt.text).collect();
     }

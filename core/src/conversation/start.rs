@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ah_agents::Agent;
 use ah_agents::hook::HookKind;
-use ah_agents::transcript::{Caught, Position, Sought, catch_up};
+use ah_agents::transcript::{Caught, Position, Sought, catch_up, place_now};
 use ah_plugin_api::{Error, ErrorKind, Result, SnapshotId};
 
 use crate::conversation::FromRecord;
@@ -27,7 +27,7 @@ pub(crate) struct Start {
     pub(crate) agent: Option<AgentSession>,
     /// Where it knows its files from before it was seated where it started, or was taken up; none: only there.
     pub(crate) known_at: Option<PathBuf>,
-    /// The transcript that the moment is in; none: it was not written down where that is.
+    /// The transcript that the moment is in, where it is now; none: it was not written down where that is.
     pub(crate) transcript: Option<PathBuf>,
     /// What a person should know of the choice.
     pub(crate) notes: Vec<String>,
@@ -96,7 +96,9 @@ impl Workspace {
         let record = session::load(&self.folder(), &moment.session)?;
         let (agent, known_at) = record.map_or((None, None), |record| (record.agent, record.known_at));
         let agent = agent.or_else(|| left(state, &moment.session));
-        let transcript = transcript(state, &moment, agent.as_ref());
+        let name: Option<Agent> = agent.as_ref().and_then(|agent| agent.name.parse().ok());
+        let transcript = transcript(state, &moment, agent.as_ref())
+            .map(|file| name.map_or_else(|| file.clone(), |name| place_now(name, &file)));
         Ok(Start { moment, snapshot, agent, known_at, transcript, notes })
     }
 }
@@ -157,9 +159,9 @@ impl Start {
         let (session, seq) = (&self.moment.session, self.moment.seq);
         let later = state.moments.iter().filter(|other| other.session == *session && other.seq > seq);
         let given = later.filter(|other| other.record.kind == MomentKind::Prompt && !other.record.meanwhile);
-        let places = given.filter_map(|other| other.record.transcript.as_ref()).filter(|place| place.file == end.file);
+        let places = given.filter_map(|other| other.record.transcript.as_ref()).filter(|place| place.is_in(&end.file));
         match places.min_by_key(|place| place.offset).filter(|place| place.offset < end.offset) {
-            Some(place) => position(place),
+            Some(place) => position(place, &end.file),
             None => end,
         }
     }
@@ -167,7 +169,7 @@ impl Start {
     /// The place at which the conversation ends. What the agent wrote late is looked for once more.
     pub(crate) fn position(&self, state: &State, agent: Agent, file: &Path) -> Result<Position> {
         let moment = &self.moment.record;
-        let known = moment.transcript.as_ref().map(position);
+        let known = moment.transcript.as_ref().map(|known| position(known, file));
         // Read where it stands.
         if let Some(known) = known.clone().filter(|_| moment.meanwhile) {
             return Ok(known);
@@ -177,10 +179,10 @@ impl Start {
             .iter()
             .rev()
             .filter(|other| other.session == self.moment.session && other.seq < self.moment.seq);
-        let earlier = earlier.filter_map(|other| other.record.transcript.as_ref()).find(|other| other.file == file);
+        let earlier = earlier.filter_map(|other| other.record.transcript.as_ref()).find(|other| other.is_in(file));
         // What is known lies before what came late, but behind a tool's result where that was found already.
         let by_tool = matches!(moment.kind, MomentKind::Tool | MomentKind::ToolFailed);
-        let since = known.clone().filter(|_| !by_tool).or_else(|| earlier.map(position));
+        let since = known.clone().filter(|_| !by_tool).or_else(|| earlier.map(|earlier| position(earlier, file)));
         let since = since.unwrap_or_else(|| Position::start(file));
         let kind = match moment.kind {
             // What a sub-agent's tool gave is not in this file.
@@ -209,7 +211,7 @@ impl Start {
     }
 }
 
-/// The transcript that a moment is in. One without a place of its own is a person's or a shell's: what the session had then counts, not what it has
+/// The transcript that a moment is in, where it was then. One without a place of its own is a person's or a shell's: what the session had then counts, not what it has
 /// now. That may be a copy by which it went back since, and which does not hold what had been said by the moment.
 fn transcript(state: &State, moment: &Moment, agent: Option<&AgentSession>) -> Option<PathBuf> {
     if let Some(own) = &moment.record.transcript {
@@ -233,8 +235,9 @@ fn transcript(state: &State, moment: &Moment, agent: Option<&AgentSession>) -> O
     }
 }
 
-fn position(from: &TranscriptPosition) -> Position {
-    Position { file: from.file.clone(), line: from.line, offset: from.offset, uuid: from.uuid.clone() }
+/// A place in a transcript that is `file` by now.
+fn position(from: &TranscriptPosition, file: &Path) -> Position {
+    Position { file: file.to_owned(), line: from.line, offset: from.offset, uuid: from.uuid.clone() }
 }
 
 /// The agent's session that a session last went back from; one that is to begin anew has none for a while.

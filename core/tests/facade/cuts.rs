@@ -8,7 +8,7 @@ use crate::conversations::talked;
 use crate::lab::Lab;
 use crate::talk::{ID, Talk};
 
-fn copy_of(lab: &Lab, talk: &Talk, from: &str) -> String {
+pub(crate) fn copy_of(lab: &Lab, talk: &Talk, from: &str) -> String {
     let made = lab.open().session_branch(&talk.branch_of(from, "cut")).unwrap();
     let copy = fs::read_to_string(made.conversation.transcript.as_ref().unwrap()).unwrap();
     lab.open().remove_branch("cut", true).unwrap();

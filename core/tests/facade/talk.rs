@@ -105,6 +105,14 @@ impl Talk {
         self.lines += 1;
     }
 
+    /// The agent moves its transcript to the folder of another project.
+    pub(crate) fn moves_to(&mut self, project: &str) {
+        let moved = self.home.claude.join("projects").join(project).join(self.file.file_name().unwrap());
+        fs::create_dir_all(moved.parent().unwrap()).unwrap();
+        fs::rename(&self.file, &moved).unwrap();
+        self.file = moved;
+    }
+
     fn moment(&self, lab: &Lab, new: NewMoment) {
         lab.wait(1);
         let offset = fs::metadata(&self.file).map_or(0, |found| found.len());

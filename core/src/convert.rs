@@ -175,14 +175,12 @@ impl Workspace {
         let (was, lay_behind) = (self.record.mounted_by.clone(), self.record.lies_behind);
         // If this is killed, the next command knows whom to ask what became of it, and later ones what lies behind. What stands in for it is not that.
         let behind = if is_place(&self.root) { lay_behind } else { Some(self.record.identity) };
-        self.engine.note_mounted(&self.id, Some(served.name.clone()))?;
-        self.engine.note_behind(&self.id, behind)?;
+        self.engine.note_mounting(&self.id, Some(served.name.clone()), behind)?;
         let place = served.place().with_workspace(&dir);
         served.provider.convert(&place, &ConvertRequest { back }, &self.context()).inspect_err(|_| {
             // Where another directory is there than was, it may be that only the answer was lost.
             if Identity::of_path(&self.root).is_some_and(|there| there.same(&self.record.identity)) {
-                let _ = self.engine.note_mounted(&self.id, was);
-                let _ = self.engine.note_behind(&self.id, lay_behind);
+                let _ = self.engine.note_mounting(&self.id, was, lay_behind);
             }
         })
     }

@@ -26,7 +26,22 @@ impl Engine {
         self.rewrite(id, |record| record.mount(by)).map(drop)
     }
 
-    /// Writes down what the directory is known by that lies behind a workspace from now on, or is about to.
+    /// The same with what the directory is known by that lies behind it from then on, at once.
+    pub(crate) fn note_mounting(
+        &self,
+        id: &WorkspaceId,
+        by: Option<ProviderName>,
+        behind: Option<Identity>,
+    ) -> Result<()> {
+        let _lock = self.lock_registry()?;
+        let change = |record: &mut WorkspaceRecord| {
+            record.mount(by);
+            record.lies_behind = behind;
+        };
+        self.rewrite(id, change).map(drop)
+    }
+
+    /// Writes down what the directory is known by that lies behind a workspace.
     pub(crate) fn note_behind(&self, id: &WorkspaceId, identity: Option<Identity>) -> Result<()> {
         let _lock = self.lock_registry()?;
         self.rewrite(id, |record| record.lies_behind = identity).map(drop)

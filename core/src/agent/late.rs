@@ -178,13 +178,16 @@ impl Workspace {
         let (mut updates, mut left) = (Vec::new(), Vec::new());
         for (agent, file) in files {
             let own: Vec<&Late> = moments.iter().filter(|late| late.agent == agent && late.at.file == *file).collect();
-            let from = Late::all_from(&own, since.as_ref()).map_or_else(|| Position::start(file), Position::from);
+            // Its agent may have moved it. One that is nowhere tells no place.
+            let now = transcript::place_now(agent, file);
+            let from = Late::all_from(&own, since.as_ref()).map_or_else(|| Position::start(&now), Position::from);
+            let from = Position { file: now, ..from };
             let sought: Vec<Sought<'_>> = own.iter().map(|late| late.sought()).collect();
-            let caught = transcript::catch_up_all(agent, &sought, &from);
+            let caught = from.file.exists().then(|| transcript::catch_up_all(agent, &sought, &from).ok()).flatten();
             for (at, late) in own.into_iter().enumerate() {
                 let late = Late { looks: late.looks + 1, ..late.clone() };
                 // What cannot be read now may be later.
-                let Ok(caught) = caught.as_ref().map(|all| &all[at]) else {
+                let Some(caught) = caught.as_ref().map(|all| &all[at]) else {
                     left.extend((late.looks < LOOKS).then_some(late));
                     continue;
                 };
@@ -232,7 +235,7 @@ impl Workspace {
 impl Late {
     /// The place behind which all that these look for lies, which are in the same file; none if that can only be said of its beginning.
     fn all_from(these: &[&Self], since: Option<&TranscriptPosition>) -> Option<TranscriptPosition> {
-        let since = |late: &Self| since.filter(|since| since.file == late.at.file).cloned();
+        let since = |late: &Self| since.filter(|since| since.is_in(&late.at.file)).cloned();
         let from = these.iter().map(|late| late.from.clone().or_else(|| since(late)));
         // One of which it is not known says that of all.
         from.collect::<Option<Vec<_>>>()?.into_iter().min_by_key(|from| from.offset)

@@ -175,3 +175,29 @@ fn a_conversation_of_codex_is_taken_up_in_its_archive_and_out_of_it() {
     let made = lab.open().session_branch(&talk.branch_of(&moment, "cut")).unwrap().conversation;
     assert_eq!((made.method, made.replayed), (ResumeMethod::Replay, 1), "{:?}", made.notes);
 }
+
+/// It is looked for again and again; from nowhere nothing better comes than what was known.
+#[test]
+fn a_place_that_was_known_stays_where_the_transcript_is_moved_before_all_of_it_is_read() {
+    for moves in [&["gone/t.jsonl"][..], &["projects/b/t.jsonl"], &["projects/b/t.jsonl", "gone/t.jsonl"]] {
+        let lab = Lab::new();
+        lab.step("a", "0");
+        let mut file = lab.top.join("projects/a/t.jsonl");
+        for folder in ["projects/a", "projects/b", "gone"] {
+            fs::create_dir_all(lab.top.join(folder)).unwrap();
+        }
+        fs::write(&file, "{\"type\":\"mode\"}\n{\"type\":\"mode\"}\n").unwrap();
+        let known = fs::metadata(&file).unwrap().len();
+        call(&lab, &file, "UserPromptSubmit", &serde_json::json!({"prompt": "One", "prompt_id": "p1"}));
+        for to in moves {
+            fs::rename(&file, lab.top.join(to)).unwrap();
+            file = lab.top.join(to);
+        }
+        lab.open().capture().unwrap();
+        let moments = lab.open().moments(None).unwrap();
+        let place = moments
+            .iter()
+            .find_map(|moment| moment.record.transcript.as_ref().filter(|_| moment.record.prompt.is_some()));
+        assert_eq!(place.map(|place| place.offset), Some(known), "{moves:?}");
+    }
+}

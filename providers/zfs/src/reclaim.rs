@@ -20,23 +20,26 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
     if store.identity()?.is_none() && store.unfinished()?.is_empty() {
         return Ok(Reclaimed::default());
     }
-    // Whoever makes something holds the lock. If it cannot be had, what is half may be theirs.
-    let _lock = match store.lock(Lock::Exclusive, cx) {
-        Err(error) if error.kind == ErrorKind::Busy && request.auto => return Ok(Reclaimed::default()),
-        lock => lock?,
-    };
-    for name in store.unfinished()? {
-        store.remove(&name)?;
-    }
-    // Read with the lock: it is written again below.
-    let Some(identity) = store.identity()? else { return Ok(Reclaimed::default()) };
     let mut actions = Vec::new();
+    // Whose they were has ended, whoever is at work here: who asked for that is not told that it is done if it is not.
     if let Some(target) = place.target {
         let views = store.views()?.forget(target, &request.forgotten)?;
         if views > 0 {
             actions.push(format!("{views} forgotten views were taken away"));
         }
     }
+    // Whoever makes something holds the lock. If it cannot be had, what is half may be theirs.
+    let _lock = match store.lock(Lock::Exclusive, cx) {
+        Err(error) if error.kind == ErrorKind::Busy && request.auto => {
+            return Ok(Reclaimed { actions, ..Reclaimed::default() });
+        }
+        lock => lock?,
+    };
+    for name in store.unfinished()? {
+        store.remove(&name)?;
+    }
+    // Read with the lock: it is written again below.
+    let Some(identity) = store.identity()? else { return Ok(Reclaimed { actions, ..Reclaimed::default() }) };
     let forgotten: Vec<PathBuf> = match place.target.filter(|_| !request.forgotten.is_empty()) {
         Some(target) => {
             let folder = rustix::fs::readlink(format!("/proc/self/fd/{}", target.as_fd().as_raw_fd()), Vec::new());
@@ -157,7 +160,7 @@ fn free_names(identity: &Identity, datasets: Datasets, actions: &mut Vec<String>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ah_plugin_api::{Dir, Observer};
+    use ah_plugin_api::{Dir, FileName, Observer, SnapshotId};
     use std::sync::Mutex;
 
     #[derive(Default)]
@@ -189,6 +192,25 @@ mod tests {
             assert!(path.exists());
             std::fs::remove_file(path).unwrap();
         }
+    }
+
+    /// Beside an agent somebody takes a snapshot nearly always.
+    #[test]
+    fn what_a_killed_process_was_shown_is_forgotten_while_somebody_is_at_work() {
+        let (temp, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (dir, target) = (Dir::open(temp.path()).unwrap(), Dir::open(target.path()).unwrap());
+        let (store, cx) = (Store::new(&dir), Context::quiet());
+        std::fs::write(temp.path().join("identity.new-7"), "half").unwrap();
+        let [dead, other] = ["walk-1-0", "walk-2-0"].map(|name| FileName::new(name).unwrap());
+        let snapshot = SnapshotId::new("kkkkkkkkkkkk").unwrap();
+        for name in [&dead, &other] {
+            store.views().unwrap().add(&target, name, &snapshot).unwrap();
+        }
+        let _taking = store.lock(Lock::Shared, &cx).unwrap();
+        let request = ReclaimRequest { auto: true, forgotten: vec![dead] };
+        let done = reclaim(&Place::new(&dir).with_target(&target), &request, &cx).unwrap();
+        assert_eq!((done.actions.len(), store.views().unwrap().of(&snapshot).unwrap()), (1, 1));
+        assert!(temp.path().join("identity.new-7").exists(), "somebody may be writing it");
     }
 
     #[test]

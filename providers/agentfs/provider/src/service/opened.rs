@@ -166,10 +166,11 @@ impl Service {
         let stays = service.clear_strays(&Mounted::default(), &views);
         service.sweep();
         service.settle_first();
-        service.open_if_it_can_be(&Context::quiet())?;
+        let opened = service.open_if_it_can_be(&Context::quiet());
         if stays && service.current().is_none() {
             service.clear_strays(&Mounted::default(), &BTreeSet::new());
         }
+        opened?;
         Ok(service)
     }
 

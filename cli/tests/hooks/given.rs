@@ -16,6 +16,16 @@ const SCHEDULED: &str = include_str!("../../../agents/fixtures/claude/scheduled.
 const TYPED: &str = "2026-12-01T07:22:12.775Z";
 const LATER: &str = "2999-01-01T00:00:00.000Z";
 
+/// An agent that was given its first prompt, with which `f` is "zero".
+fn at_work(world: &World) -> Agent<'_> {
+    fs::create_dir_all(world.path("home")).unwrap();
+    let agent = Agent::claude(world, "s1");
+    world.write("f", "zero");
+    agent.start();
+    agent.prompt("One");
+    agent
+}
+
 /// Has the transcript as it was after so many lines of what was recorded.
 fn wrote(agent: &Agent<'_>, recorded: &str, lines: usize) {
     let text: Vec<&str> = recorded.split_inclusive('\n').take(lines).collect();
@@ -58,11 +68,7 @@ const MEANWHILE: &str = include_str!("../../../agents/fixtures/claude/meanwhile.
 #[test]
 fn what_is_typed_while_the_agent_is_at_work_has_a_moment_with_the_files_of_just_then() {
     let world = World::on_git();
-    fs::create_dir_all(world.path("home")).unwrap();
-    let agent = Agent::claude(&world, "s1");
-    world.write("f", "zero");
-    agent.start();
-    agent.prompt("One");
+    let agent = at_work(&world);
     wrote(&agent, MEANWHILE, 6);
     agent.writes("f", "one");
     let bash = agent.before("Bash");
@@ -133,11 +139,7 @@ fn what_was_typed_meanwhile_is_what_is_gone_back_to_while_the_next_tool_runs() {
 #[test]
 fn where_it_is_not_known_which_files_there_were_when_it_was_typed_none_are_told() {
     let world = World::on_git();
-    fs::create_dir_all(world.path("home")).unwrap();
-    let agent = Agent::claude(&world, "s1");
-    world.write("f", "zero");
-    agent.start();
-    agent.prompt("One");
+    let agent = at_work(&world);
     wrote(&agent, MEANWHILE, 6);
     let (bash, write) = (agent.before("Bash"), agent.before("Write"));
     world.write("f", "one");
@@ -167,11 +169,7 @@ fn session_folder(world: &World) -> PathBuf {
 #[test]
 fn who_cannot_tell_of_what_is_typed_meanwhile_tells_of_the_tool_and_the_next_call_of_both() {
     let world = World::on_git();
-    fs::create_dir_all(world.path("home")).unwrap();
-    let agent = Agent::claude(&world, "s1");
-    world.write("f", "zero");
-    agent.start();
-    agent.prompt("One");
+    let agent = at_work(&world);
     wrote(&agent, MEANWHILE, 6);
     agent.writes("f", "one");
     let folder = session_folder(&world);

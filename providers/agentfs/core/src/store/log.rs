@@ -38,6 +38,9 @@ const SPARE: u64 = 256;
 /// What the disk must have left beside a copy of a damaged log, in bytes: the repair needs some.
 const ROOM: u64 = 1 << 20;
 
+/// How the name of a file ends that is to replace one of the log.
+const CUT: &str = "cut";
+
 /// A row and its value; `None` removes it.
 pub(crate) type Change = (Vec<u8>, Option<Vec<u8>>);
 
@@ -94,6 +97,8 @@ pub(crate) struct Piece {
     pub(crate) counts: u64,
     /// Without the zeros at its end.
     pub(crate) length: u64,
+    /// The disk could not read some of it.
+    pub(crate) unread: bool,
     /// Whether it was begun in the present boot.
     pub(crate) present: bool,
 }
@@ -308,7 +313,7 @@ pub(crate) fn read(directory: &Path, boot: &str, in_base: u64) -> Result<Found> 
     let mut headless = 0;
     for (file, number) in numbers(directory)?.into_iter().enumerate() {
         let (bytes, unread) = bytes_of(&path(directory, number)).map_err(Error::io("reading the log"))?;
-        let mut piece = Piece { number, counts: 0, length: bytes.len() as u64, present: false };
+        let mut piece = Piece { number, counts: 0, length: bytes.len() as u64, unread: unread > 0, present: false };
         let mut at = 0;
         while let Some((payload, length)) = bytes.get(at..).and_then(record) {
             at += length;
@@ -491,19 +496,27 @@ pub(crate) struct Kept {
     pub(crate) had_no_room: bool,
 }
 
-/// Keeps what is about to be cut off of a damaged log, and all before it: each file as `<number>.damaged`, which nothing reads, with a number behind that where there is one. On a disk that
-/// would be full then it is cut all the same. `free`: bytes that the disk has left.
+/// Keeps what is about to be cut off of a damaged log, and all before it: each file as `<number>.damaged`, which nothing reads, with a number behind that where there is one. One that the
+/// disk cannot read everywhere is kept itself, as it may be read another time; of others that is a copy, and on a disk that would be full then they are cut all the same. `free`: bytes that
+/// the disk has left.
 pub(crate) fn set_aside(directory: &Path, files: &[Piece], free: impl Fn() -> Result<u64>) -> Result<Kept> {
     let mut kept = Kept::default();
     for piece in files.iter().filter(|piece| piece.counts < piece.length) {
+        let from = path(directory, piece.number);
+        if piece.unread {
+            let linked = under_free_name(piece.number, |name| std::fs::hard_link(&from, directory.join(name)));
+            kept.names.push(linked.map_err(Error::io("keeping the damaged log"))?.0);
+            continue;
+        }
         if free()? < piece.length + ROOM {
             kept.had_no_room = true;
             continue;
         }
-        let (name, mut to) = free_name(directory, piece.number).map_err(Error::io("keeping the damaged log"))?;
-        let copied = bytes_of(&path(directory, piece.number))
-            .and_then(|(bytes, _)| to.write_all(bytes.get(..piece.length as usize).unwrap_or(&bytes)))
-            .and_then(|()| to.sync_all());
+        let made = under_free_name(piece.number, |name| File::create_new(directory.join(name)));
+        let (name, mut to) = made.map_err(Error::io("keeping the damaged log"))?;
+        let copied = File::open(&from)
+            .and_then(|from| io::copy(&mut from.take(piece.length), &mut to))
+            .and_then(|_| to.sync_all());
         match copied.map_err(Error::io("keeping the damaged log")) {
             Ok(()) => kept.names.push(name),
             Err(error) => {
@@ -516,17 +529,18 @@ pub(crate) fn set_aside(directory: &Path, files: &[Piece], free: impl Fn() -> Re
             }
         }
     }
-    File::open(directory).and_then(|names| names.sync_all()).map_err(Error::io("keeping the damaged log"))?;
+    sync_names(directory).map_err(Error::io("keeping the damaged log"))?;
     Ok(kept)
 }
 
-fn free_name(directory: &Path, number: u64) -> io::Result<(String, File)> {
+/// Makes something under the first name of a damaged log that is not taken.
+fn under_free_name<T>(number: u64, make: impl Fn(&str) -> io::Result<T>) -> io::Result<(String, T)> {
     let mut name = format!("{number:010}.damaged");
     let mut nth = 0;
     loop {
-        match OpenOptions::new().write(true).create_new(true).open(directory.join(&name)) {
+        match make(&name) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => nth += 1,
-            file => return Ok((name, file?)),
+            made => return Ok((name, made?)),
         }
         name = format!("{number:010}.damaged.{nth}");
     }
@@ -535,11 +549,43 @@ fn free_name(directory: &Path, number: u64) -> io::Result<(String, File)> {
 /// Cuts off what does not count, and takes that to the disk before anything is written behind it.
 pub(crate) fn cut(directory: &Path, files: &[Piece]) -> Result<()> {
     for piece in files.iter().filter(|piece| piece.counts < piece.length) {
-        let file = OpenOptions::new().write(true).open(path(directory, piece.number));
-        let cut = file.and_then(|file| file.set_len(piece.counts).and_then(|()| file.sync_all()));
+        let path = path(directory, piece.number);
+        let cut = match piece.unread {
+            true => replace(directory, &path, piece.counts),
+            false => OpenOptions::new()
+                .write(true)
+                .open(path)
+                .and_then(|file| file.set_len(piece.counts).and_then(|()| file.sync_all())),
+        };
         cut.map_err(Error::io("cutting the log's torn end"))?;
     }
+    sweep(directory).map_err(Error::io("cutting the log's torn end"))
+}
+
+/// Has a new file with the first bytes of this one in its place: the file itself is kept under another name.
+fn replace(directory: &Path, path: &Path, counts: u64) -> io::Result<()> {
+    let (bytes, _) = bytes_of(path)?;
+    let new = path.with_extension(CUT);
+    let mut file = File::create(&new)?;
+    file.write_all(bytes.get(..counts as usize).unwrap_or(&bytes))?;
+    file.sync_all()?;
+    std::fs::rename(new, path)?;
+    sync_names(directory)
+}
+
+/// Removes what was to replace a file when that was broken off.
+fn sweep(directory: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|end| end == CUT) {
+            std::fs::remove_file(path)?;
+        }
+    }
     Ok(())
+}
+
+fn sync_names(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
 }
 
 #[cfg(test)]

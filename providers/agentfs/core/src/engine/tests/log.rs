@@ -1,6 +1,6 @@
 //! Which log goes on behind the base, and what the disk cannot read of a store.
 
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 use ah_test_disks::Disk;
 
@@ -28,22 +28,23 @@ fn a_log_that_an_older_program_began_is_not_asked_for() {
     drop(place.open());
 }
 
-/// Has the disk of a file fail to read the block of it that holds these bytes: Btrfs has a checksum of them.
-fn make_unreadable(disk: &Disk, file: &std::path::Path, bytes: &[u8]) {
+/// Has the disk of a file fail to read the block of it that holds these bytes: Btrfs has a checksum of them. Gives where on the disk that is.
+fn make_unreadable(disk: &Disk, file: &std::path::Path, bytes: &[u8]) -> Vec<u64> {
     let file = std::fs::File::open(file).unwrap();
     rustix::fs::syncfs(&file).unwrap();
     let image = std::fs::File::options().read(true).write(true).open(disk.image()).unwrap();
-    let (mut block, mut spoiled) = (vec![0; bytes.len()], 0);
+    let (mut block, mut spoiled) = (vec![0; bytes.len()], Vec::new());
     for at in (0..image.metadata().unwrap().len() - bytes.len() as u64).step_by(4096) {
         image.read_exact_at(&mut block, at).unwrap();
         if block == bytes {
             image.write_all_at(b"spoiled", at + 100).unwrap();
-            spoiled += 1;
+            spoiled.push(at);
         }
     }
-    assert!(spoiled > 0);
+    assert!(!spoiled.is_empty());
     // Nothing of it is in memory any more.
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    spoiled
 }
 
 #[test]
@@ -83,7 +84,8 @@ fn a_log_of_which_the_disk_cannot_read_a_block_ends_there() {
         let at = if last { end / 4096 * 4096 } else { 8192 };
         assert!(at >= 8192);
         let until = bytes.len().min(at + 4096);
-        make_unreadable(&disk, &log, &bytes[at..until]);
+        let spoiled = make_unreadable(&disk, &log, &bytes[at..until]);
+        let ino = log.metadata().unwrap().ino();
         let read = std::fs::read(&log).err().and_then(|error| error.raw_os_error());
         assert_eq!(read, Some(rustix::io::Errno::IO.raw_os_error()));
         let options = Options { background: false, ..Options::default() };
@@ -93,9 +95,12 @@ fn a_log_of_which_the_disk_cannot_read_a_block_ends_there() {
         assert!(!found.repaired && found.problems[0].contains("cannot read all of it"), "{found:?}");
         let found = check(&place.store(), &lower, true).unwrap();
         assert!(!found.repaired && found.problems[0].contains(".damaged"), "{found:?}");
-        // What can be read of it is kept.
-        let kept = std::fs::read(log.with_extension("damaged")).unwrap();
-        assert!(kept[..at] == bytes[..at] && kept[at..].iter().take(4096).all(|&byte| byte == 0));
+        // It is kept itself: what the disk can read again is there.
+        let kept = log.with_extension("damaged");
+        assert_eq!(kept.metadata().unwrap().ino(), ino);
+        let image = std::fs::File::options().write(true).open(disk.image()).unwrap();
+        spoiled.iter().for_each(|from| image.write_all_at(&bytes[at..until], *from).unwrap());
+        assert!(std::fs::read(&kept).unwrap() == bytes, "{at}");
         let found = check(&place.store(), &lower, false).unwrap();
         assert_eq!(found.problems, Vec::<String>::new());
         let engine = place.open();

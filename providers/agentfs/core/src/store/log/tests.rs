@@ -1,5 +1,7 @@
 //! What counts of a log that was torn or damaged.
 
+use std::os::unix::fs::MetadataExt;
+
 use super::*;
 
 fn fill(directory: &Path) -> u64 {
@@ -216,4 +218,29 @@ fn whole_batches_behind_a_header_that_cannot_be_read_are_damage_whatever_the_boo
     // One that a power cut kept from the disk was never written.
     spoil(directory.path(), 1, 0, &vec![0; header as usize]);
     assert!(!read(directory.path(), "another", 0).unwrap().damaged);
+}
+
+#[test]
+fn a_file_that_the_disk_cannot_read_everywhere_is_kept_itself_even_without_room() {
+    let directory = tempfile::tempdir().unwrap();
+    let length = fill(directory.path());
+    let log = path(directory.path(), 1);
+    let (was, ino) = (std::fs::read(&log).unwrap(), log.metadata().unwrap().ino());
+    std::fs::write(log.with_extension("damaged"), b"earlier").unwrap();
+    let files = [Piece { number: 1, counts: 100, length, unread: true, present: true }];
+    let kept = set_aside(directory.path(), &files, || Ok(0)).unwrap();
+    assert!(kept.names == ["0000000001.damaged.1"] && !kept.had_no_room, "{:?}", kept.names);
+    // What one that was killed left is in nobody's way.
+    std::fs::write(log.with_extension(CUT), vec![9; 1000]).unwrap();
+    std::fs::write(path(directory.path(), 7).with_extension(CUT), b"half").unwrap();
+    assert_eq!(numbers(directory.path()).unwrap(), [1]);
+    cut(directory.path(), &files).unwrap();
+    assert_eq!(std::fs::read(&log).unwrap(), was[..100]);
+    let kept = log.with_extension("damaged.1");
+    assert_eq!((std::fs::read(&kept).unwrap(), kept.metadata().unwrap().ino()), (was, ino));
+    assert_eq!(std::fs::read(log.with_extension("damaged")).unwrap(), b"earlier");
+    let cuts = std::fs::read_dir(directory.path())
+        .unwrap()
+        .filter(|at| at.as_ref().unwrap().path().extension().unwrap() == CUT);
+    assert_eq!(cuts.count(), 0);
 }

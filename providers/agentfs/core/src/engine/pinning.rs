@@ -414,13 +414,17 @@ impl Engine {
             }
             Ok(())
         })?;
-        if !damaged.is_empty() || is_cut {
-            self.tell_what_was_pinned(&damaged, is_cut, report);
+        let missing = is_cut && !self.options.without_lower;
+        if is_cut && !missing {
+            report.lost("what is below is not there: of what was pinned for bases that are back since the log was cut nobody knows what is lost".into());
+        }
+        if !damaged.is_empty() || missing {
+            self.tell_what_was_pinned(&damaged, missing, report);
         }
         Ok(())
     }
 
-    /// The paths of what these pins held, if it is not as it was below. `missing`: of what has none, too, where all is kept behind a base that is to be.
+    /// The paths of what these pins held, if it is not as it was below. `missing`: of what has none, too, where all is kept behind a base that is to be, or was about to be.
     fn tell_what_was_pinned(&self, damaged: &HashSet<Hash>, missing: bool, report: &mut Report) {
         let (mut told, mut after) = (BTreeSet::new(), b"h".to_vec());
         let state = read_lock(&self.state);
@@ -429,7 +433,8 @@ impl Engine {
             let files = super::Fingerprints::decode(&value).map(super::Fingerprints::into_files).ok();
             let directory = row.get(5..).and_then(|rest| rest.split(|&byte| byte == 0).next()).unwrap_or_default();
             let base = key::be32(row.get(1..5).unwrap_or_default());
-            let is_kept = matches!(state.layers.get(&key::of_line(b'j', base, None)), Ok(Some(how)) if *how == KEPT);
+            let how = state.layers.get(&key::of_line(b'j', base, None));
+            let is_kept = matches!(how, Ok(Some(how)) if *how == KEPT || *how == KEEPING);
             // A file that has a link's hash has another size.
             let has_none = |file: &Fingerprint| {
                 !self.pins.is_there(Kind::File, &file.hash, file.size)
@@ -439,12 +444,18 @@ impl Engine {
             for file in files.into_iter().flatten().filter(is_gone) {
                 let path = join(directory, &file.name);
                 let now = self.lower.find(&path);
-                if !matches!(now, Ok(Some(now)) if file.is_of_found(&now))
+                if !matches!(&now, Ok(Some(now)) if file.is_of_found(now))
                     && told.insert(path.clone())
                     && told.len() <= MOST
                 {
                     let path = String::from_utf8_lossy(&path);
-                    report.lost(format!("what {path} held when a base was taken is lost: neither its pin nor what is below is that any more"));
+                    report.lost(match now {
+                        Ok(_) => format!("what {path} held when a base was taken is lost: neither its pin nor what is below is that any more"),
+                        Err(error) => {
+                            let why = std::io::Error::from_raw_os_error(error.errno());
+                            format!("what {path} held when a base was taken may be lost: its pin is not that any more, and what is below cannot be looked at: {why}")
+                        }
+                    });
                 }
             }
             after = row;

@@ -401,6 +401,24 @@ fn what_a_damaged_pin_alone_held_is_lost_and_named() {
         assert!(report.repaired == is_below && names != is_below && !pin.exists(), "{is_below}: {report:?}");
     }
 }
+
+#[test]
+fn what_a_damaged_pin_held_is_not_said_to_be_lost_where_what_is_below_cannot_be_looked_at() {
+    let (place, _, pin) = pinned();
+    std::fs::set_permissions(&pin, std::fs::Permissions::from_mode(0o600)).unwrap();
+    std::fs::File::options().write(true).open(&pin).unwrap().write_all_at(b"x", 100).unwrap();
+    // Its names may be read, and nothing of what they lead to.
+    std::fs::set_permissions(place.lower(), std::fs::Permissions::from_mode(0o400)).unwrap();
+    let report = as_another(&place, || Workspace::fsck(&place.store(), &place.lower(), false).unwrap());
+    std::fs::set_permissions(place.lower(), std::fs::Permissions::from_mode(0o700)).unwrap();
+    let of_it: Vec<_> = report.problems.iter().filter(|problem| problem.contains("below held")).collect();
+    assert!(
+        of_it.len() == 1 && of_it[0].contains("cannot be looked at") && !of_it[0].contains("is lost"),
+        "{report:?}"
+    );
+    assert!(!report.repaired);
+}
+
 #[test]
 fn where_a_part_of_the_database_cannot_be_read_the_rest_is_checked_and_it_is_told_what_can_not() {
     let place = Place::new();

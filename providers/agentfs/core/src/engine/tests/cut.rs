@@ -115,21 +115,24 @@ fn a_repair_that_is_killed_before_its_checkpoint_is_ended_by_the_next() {
     is_as_told(&place, line);
 }
 
-#[test]
-fn what_was_pinned_for_a_branch_that_is_back_is_told_where_nothing_holds_it_any_more() {
-    let place = Place::new();
+/// A store whose log is damaged, so that a branch is back whose pins are gone. What `changed` and `link` held is below no more. `keeping`: not all was done yet behind its base by then.
+fn unpinned(place: &Place, keeping: bool) {
     for name in ["changed", "same"] {
-        std::fs::write(lower(&place).join(name), [5; 5000]).unwrap();
+        std::fs::write(lower(place).join(name), [5; 5000]).unwrap();
     }
-    std::os::unix::fs::symlink("somewhere", lower(&place).join("link")).unwrap();
-    std::fs::write(lower(&place).join("else"), [4; 6000]).unwrap();
+    std::os::unix::fs::symlink("somewhere", lower(place).join("link")).unwrap();
+    std::fs::write(lower(place).join("else"), [4; 6000]).unwrap();
     let engine = place.open();
     let (line, view) = branch(&engine);
     let base = read_lock(&engine.state).chain(line).unwrap().base;
     engine.remember_names(base).unwrap();
     engine.take_fingerprints(base).unwrap();
+    if keeping {
+        let how = key::of_line(b'j', base, None);
+        write_lock(&engine.state).layers.put(&how, crate::engine::pinning::KEEPING.to_vec());
+    }
     engine.sync().unwrap();
-    let log = newest_log(&place);
+    let log = newest_log(place);
     let early = written(&log);
     make(&view, "between", b"x");
     engine.sync().unwrap();
@@ -142,20 +145,45 @@ fn what_was_pinned_for_a_branch_that_is_back_is_told_where_nothing_holds_it_any_
     engine.sync().unwrap();
     drop(engine);
     assert!(!place.store().join("pins").exists());
-    std::fs::write(lower(&place).join("changed"), "changed").unwrap();
-    std::fs::remove_file(lower(&place).join("link")).unwrap();
+    std::fs::write(lower(place).join("changed"), "changed").unwrap();
+    std::fs::remove_file(lower(place).join("link")).unwrap();
     spoil(&log, early + 30);
-    let told = |found: &Report| {
-        let of = |name: &&str| found.problems.iter().any(|told| told.starts_with(&format!("what {name} held when")));
-        ["changed", "link", "same", "else"].into_iter().filter(of).collect::<Vec<_>>()
-    };
-    drop(open_for(&place, Opening::Repair).unwrap());
-    for repair in [false, true] {
-        let found = fsck(&place, repair);
-        assert!(!found.repaired && told(&found) == ["changed", "link"], "{repair}: {found:?}");
+}
+
+/// The paths that are told as lost.
+fn told(found: &Report) -> Vec<&'static str> {
+    let of = |name: &&str| found.problems.iter().any(|told| told.starts_with(&format!("what {name} held when")));
+    ["changed", "link", "same", "else"].into_iter().filter(of).collect()
+}
+
+#[test]
+fn what_was_pinned_for_a_branch_that_is_back_is_told_where_nothing_holds_it_any_more() {
+    for keeping in [false, true] {
+        let place = Place::new();
+        unpinned(&place, keeping);
+        drop(open_for(&place, Opening::Repair).unwrap());
+        for repair in [false, true] {
+            let found = fsck(&place, repair);
+            assert!(!found.repaired && told(&found) == ["changed", "link"], "{keeping}, {repair}: {found:?}");
+        }
+        // By then it was said.
+        assert_eq!(told(&fsck(&place, false)), Vec::<&str>::new());
     }
-    // By then it was said.
-    assert_eq!(told(&fsck(&place, false)), Vec::<&str>::new());
+}
+
+#[test]
+fn nothing_that_was_pinned_for_a_branch_that_is_back_is_said_to_be_lost_where_what_is_below_is_not_there() {
+    let place = Place::new();
+    unpinned(&place, false);
+    drop(open_for(&place, Opening::Repair).unwrap());
+    let elsewhere = place.0.path().join("elsewhere");
+    std::fs::rename(lower(&place), &elsewhere).unwrap();
+    let says = |found: &Report| found.problems.iter().any(|problem| problem.contains("nobody knows what is lost"));
+    let found = fsck(&place, false);
+    assert!(!found.repaired && says(&found) && told(&found).is_empty(), "{found:?}");
+    std::fs::rename(&elsewhere, lower(&place)).unwrap();
+    let found = fsck(&place, false);
+    assert!(!says(&found) && told(&found) == ["changed", "link"], "{found:?}");
 }
 
 fn damaged(log: &Path) -> PathBuf {

@@ -115,7 +115,7 @@ fn code(error: &Error) -> Code {
         Error::Corrupt(_) => Code::Corrupt,
         Error::NewerFormat { .. } => Code::NewerFormat,
         Error::OtherLower => Code::OtherLower,
-        Error::Io { .. } => Code::Io,
+        Error::Io { .. } | Error::Below { .. } => Code::Io,
     }
 }
 

@@ -89,6 +89,14 @@ pub enum Error {
     /// The lower directory is not the one that the store was made for.
     #[error("the lower directory is not the one that this store was made for")]
     OtherLower,
+    /// The system said no where the lower directory itself was to be opened: whatever that is, the store is as it was.
+    #[error("{what}")]
+    Below {
+        /// What was being done.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The system said no.
     #[error("{what}")]
     Io {
@@ -128,7 +136,9 @@ impl Error {
             | Self::Corrupt(_)
             | Self::NewerFormat { .. }
             | Self::OtherLower => Errno::IO,
-            Self::Io { source, .. } => return source.raw_os_error().unwrap_or(Errno::IO.raw_os_error()),
+            Self::Below { source, .. } | Self::Io { source, .. } => {
+                return source.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
+            }
         };
         errno.raw_os_error()
     }

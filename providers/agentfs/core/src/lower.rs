@@ -93,8 +93,9 @@ fn there<T>(what: &'static str, answer: rustix::io::Result<T>) -> Result<Option<
 impl Lower {
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::open(path, flags, Mode::empty()).map_err(Error::io("opening the lower directory"))?;
-        let stat = rustix::fs::fstat(&root).map_err(Error::io("looking at the lower directory"))?;
+        let failed = |what| move |error: Errno| Error::Below { what, source: error.into() };
+        let root = rustix::fs::open(path, flags, Mode::empty()).map_err(failed("opening the lower directory"))?;
+        let stat = rustix::fs::fstat(&root).map_err(failed("looking at the lower directory"))?;
         let own_clock = platform::stamps_by_this_clock(&root);
         Ok(Self {
             root,

@@ -59,6 +59,10 @@ pub(crate) fn check(directory: &Path, lower: &Path, repair: bool) -> Result<Repo
         }
         Ok(false) => report.lost("the database of rows is damaged; `--repair` repairs it as far as it can be".into()),
         Err(Error::Corrupt(_)) => report.lost(DAMAGED.into()),
+        // It may be where nothing is that anybody needs.
+        Err(error @ Error::Io { .. }) if !repair && error.is_damage() => {
+            report.lost("the disk cannot read all of the database of rows: `--repair` checks it where it is".into());
+        }
         Err(error) => return Err(error),
     }
     drop((base, held));

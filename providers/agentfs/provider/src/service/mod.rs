@@ -143,11 +143,11 @@ fn fail(message: impl Into<String>, error: &ah_agentfs::Error) -> Error {
         Tree::ReadOnly | Tree::NewerFormat { .. } | Tree::OtherLower => ErrorKind::FailedPrecondition,
         Tree::NotPermitted => ErrorKind::PermissionDenied,
         Tree::Unsupported => ErrorKind::Unsupported,
-        Tree::Io { source, .. } => ErrorKind::of_io(source),
+        Tree::Io { source, .. } | Tree::Below { source, .. } => ErrorKind::of_io(source),
         _ => ErrorKind::InvalidArgument,
     };
     let mut failed = Error::new(kind, message).with_cause(error);
-    if let Tree::Io { source, .. } = error {
+    if let Tree::Io { source, .. } | Tree::Below { source, .. } = error {
         failed.errno = source.raw_os_error();
     }
     match error {

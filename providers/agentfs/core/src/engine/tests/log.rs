@@ -63,6 +63,54 @@ fn rows_that_the_disk_cannot_read_are_damage() {
 }
 
 #[test]
+fn a_database_of_which_the_disk_cannot_read_what_nobody_needs_is_checked_where_it_is() {
+    let Some(disk) = Disk::formatted("btrfs", 256, &[], "") else { return };
+    let place = Place::of(tempfile::tempdir_in(disk.at()).unwrap());
+    let lower = place.0.path().join("lower");
+    let engine = place.open();
+    let (line, view) = branch(&engine);
+    for number in 0..300 {
+        make(&view, &format!("{number:0200}"), b"");
+        engine.checkpoint().unwrap();
+    }
+    drop((view, engine));
+    let rows = place.store().join("rows.redb");
+    let bytes = std::fs::read(&rows).unwrap();
+    // A page that was written, and may hold anything by now.
+    let copy = place.0.path().join("copy");
+    let is_free = |at: &usize| {
+        let mut spoiled = bytes.clone();
+        spoiled[*at..*at + 4096].fill(9);
+        std::fs::write(&copy, spoiled).unwrap();
+        bytes[*at..*at + 4096].iter().any(|&byte| byte != 0)
+            && Base::open(&copy).and_then(|base| base.check()).is_ok_and(|is_whole| is_whole)
+    };
+    let free = (4096..bytes.len()).step_by(4096).rev().find(is_free).unwrap();
+    make_unreadable(&disk, &rows, &bytes[free..free + 4096]);
+    // What is made there from now on shares no blocks with it, so that it is read to be copied.
+    let store = std::fs::File::open(place.store()).unwrap();
+    rustix::fs::ioctl_setflags(&store, rustix::fs::IFlags::NOCOW).unwrap();
+    let found = check(&place.store(), &lower, false).unwrap();
+    assert!(!found.repaired && found.is_read && found.branches.len() == 1, "{found:?}");
+    assert!(found.problems[0].contains("`--repair`"), "{found:?}");
+    let found = check(&place.store(), &lower, true).unwrap();
+    assert!(found.repaired && found.problems.is_empty(), "{found:?}");
+    let view = View::new(place.open(), line, Held::Pen).unwrap();
+    view.lookup(ROOT, format!("{:0200}", 299).as_bytes()).unwrap();
+}
+
+#[test]
+fn a_lower_directory_that_cannot_be_opened_is_no_damage_of_the_store() {
+    let place = Place::new();
+    std::fs::remove_dir(place.0.path().join("lower")).unwrap();
+    let options = Options { background: false, ..Options::default() };
+    let refused = Engine::open(&place.store(), &place.0.path().join("lower"), options, Opening::Use).err().unwrap();
+    assert_eq!(refused.errno(), rustix::io::Errno::NOENT.raw_os_error());
+    let crate::Error::Below { what, .. } = refused else { panic!("{refused:?}") };
+    assert!(!crate::Error::Below { what, source: rustix::io::Errno::IO.into() }.is_damage());
+}
+
+#[test]
 fn a_log_of_which_the_disk_cannot_read_a_block_ends_there() {
     for last in [false, true] {
         let Some(disk) = Disk::formatted("btrfs", 256, &[], "") else { return };

@@ -435,8 +435,13 @@ fn a_damaged_log_is_told_of_and_cut_by_fsck_which_nobody_runs_beside_the_service
     let (code, said) = fsck(false);
     assert!(code == Some(1) && std::fs::read(newest()).unwrap() == bytes, "{said}");
     list().unwrap_err();
+    // The workspace's own branch may be among what is lost.
+    let behind = home.join("behind");
+    std::fs::write(&behind, "damaged").unwrap();
     let (code, said) = fsck(true);
     assert!(code == Some(1) && said.contains("lost") && said.contains(".damaged"), "{said}");
+    assert!(said.contains("`behind` is left as it is") && std::fs::read(&behind).unwrap() == b"damaged", "{said}");
+    std::fs::remove_file(&behind).unwrap();
     assert_eq!(scene.ids(), BTreeSet::from(["early".to_owned()]));
     let service = scene.service().unwrap();
     kill_process(service, Signal::TERM).unwrap();

@@ -33,6 +33,8 @@ pub struct Report {
     pub blocks: u64,
     /// Whether the branches and snapshots could be read: where not, that there are none says nothing.
     pub is_read: bool,
+    /// Whether some of what was in it may be gone without a trace: its log was cut, or its database was repaired.
+    pub is_cut: bool,
     /// The branches that are in it.
     pub branches: Vec<BranchInfo>,
     /// The snapshots.
@@ -55,6 +57,7 @@ pub(crate) fn check(directory: &Path, lower: &Path, repair: bool) -> Result<Repo
         Ok(true) => {}
         // Rows may be missing, and nobody knows which.
         Ok(false) if repair => {
+            report.is_cut = true;
             report.lost("the database of rows was damaged, and was repaired as far as it could be".into());
         }
         Ok(false) => report.lost("the database of rows is damaged; `--repair` repairs it as far as it can be".into()),
@@ -76,6 +79,7 @@ pub(crate) fn check(directory: &Path, lower: &Path, repair: bool) -> Result<Repo
         }
         engine => engine?,
     };
+    report.is_cut |= engine.given_up.is_some() || engine.is_cut()?;
     if let Some(what) = &engine.given_up {
         report.lost(what.clone());
     } else if engine.is_cut()? {

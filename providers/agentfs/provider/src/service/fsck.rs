@@ -19,6 +19,10 @@ use crate::lost;
 /// What is said where the note of a conversion is of no use any more.
 const UNDER_WAY: &str = "what was under way of `convert` is not known any more, and is left as it is: look for `.ah-behind-NAME` and `.ah-convert-*` beside the workspace";
 
+/// Why something is left as it is.
+const NOT_READ: &str = "what the tree holds could not be read";
+const NOT_ALL: &str = "a branch in the workspace's place may be among what the tree lost";
+
 /// So many paths are named.
 const AT_A_GLANCE: usize = 3;
 
@@ -78,7 +82,7 @@ pub fn fsck(home: &Path, repair: bool) -> Result<ExitCode> {
     if repair && !problems.is_empty() {
         is_mended &= match report.is_read || Shelf::is_sure(&dir) {
             true => mend(&dir, right, &mut problems)?,
-            false => not_mended(SHELF, &mut problems),
+            false => not_mended(SHELF, NOT_READ, &mut problems),
         };
         let mut taken = Taken::No;
         if let (Some(there), Some((branch, _))) = (&restored, &converted) {
@@ -92,9 +96,10 @@ pub fn fsck(home: &Path, repair: bool) -> Result<ExitCode> {
         }
         let [behind, note] = damaged.map(|error| error.is_some());
         if behind {
-            is_mended &= match report.is_read {
-                true => mend_behind(&dir, &tree, converted.as_ref(), &mut problems)?,
-                false => not_mended(SINCE, &mut problems),
+            is_mended &= match (report.is_read, converted.is_none() && report.is_cut) {
+                (true, false) => mend_behind(&dir, &tree, converted.as_ref(), &mut problems)?,
+                (true, true) => not_mended(SINCE, NOT_ALL, &mut problems),
+                (false, _) => not_mended(SINCE, NOT_READ, &mut problems),
             };
         }
         if note {
@@ -131,8 +136,8 @@ fn mend(home: &Dir, shelf: Option<Shelf>, problems: &mut Vec<String>) -> Result<
 }
 
 /// What only the tree vouches for stays as it is where that says nothing.
-fn not_mended(name: &str, problems: &mut Vec<String>) -> bool {
-    problems.push(format!("`{name}` is left as it is: what the tree holds could not be read"));
+fn not_mended(name: &str, why: &str, problems: &mut Vec<String>) -> bool {
+    problems.push(format!("`{name}` is left as it is: {why}"));
     false
 }
 

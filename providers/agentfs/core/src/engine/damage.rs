@@ -131,7 +131,8 @@ impl Damage {
         let much = match self.is_unknown() {
             true => "nobody knows how much that was".to_owned(),
             false => {
-                format!("{bytes} bytes of changes behind that are lost ({batches} batches{})", self.taken())
+                let least = self.least();
+                format!("{bytes} bytes of changes behind that are lost ({least}{batches} batches{})", self.taken())
             }
         };
         let names = match kept.names.is_empty() {
@@ -140,6 +141,11 @@ impl Damage {
         };
         let room = if kept.had_no_room { "; the disk had no room to keep all that it was" } else { "" };
         format!("{what}: {much}{names}{room}")
+    }
+
+    /// Behind another block that cannot be read there may be more.
+    fn least(&self) -> &'static str {
+        if self.is_unread { "at least " } else { "" }
     }
 
     fn taken(&self) -> String {
@@ -163,6 +169,10 @@ impl fmt::Display for Damage {
             return write!(f, "{what}, and nobody knows how much that is; `--repair` goes on without it");
         }
         let (batches, bytes, taken) = (self.batches, self.bytes, self.taken());
-        write!(f, "{what}; `--repair` ends it there, and {batches} batches of changes ({bytes} bytes){taken} are lost")
+        let least = self.least();
+        write!(
+            f,
+            "{what}; `--repair` ends it there, and {least}{batches} batches of changes ({bytes} bytes){taken} are lost"
+        )
     }
 }

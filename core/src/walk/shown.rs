@@ -38,13 +38,16 @@ impl<'a> Shelf<'a> {
         // A disk that is too full for an empty file keeps nobody from reading.
         let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
         let _ = rustix::fs::openat(self.scratch, &mark, flags, Mode::RUSR | Mode::WUSR);
-        // Where that fails something may be shown all the same: the file goes with whoever finds that this process has ended.
-        let view = view::mount(self.provider, &place, &request, self.root, cx)?;
+        let view = view::mount(self.provider, &place, &request, self.root, cx).inspect_err(|_| self.unmark(&mark))?;
         // From here on the guard takes the view away, also if it cannot be opened.
         let mut mounted = Mounted { shelf: *self, view, mark, root: None };
         mounted.root = Some(Dir::open(&mounted.view.path)?);
         let exact_modes = self.can(Capability::ExactViewModes);
         Ok(Source::View { mounted, exact_modes })
+    }
+
+    fn unmark(&self, mark: &str) {
+        let _ = rustix::fs::unlinkat(self.scratch, mark, AtFlags::empty());
     }
 }
 
@@ -64,7 +67,7 @@ impl Drop for Mounted<'_> {
         let request = UnmountRequest { view: self.view.reference.clone(), unused: false };
         // A view that stays is found by gc: it has no lease.
         if self.shelf.provider.unmount(&place, &request, &Context::quiet()).is_ok() {
-            let _ = rustix::fs::unlinkat(self.shelf.scratch, &self.mark, AtFlags::empty());
+            self.shelf.unmark(&self.mark);
         }
     }
 }

@@ -113,11 +113,7 @@ fn what_was_typed_meanwhile_is_what_is_gone_back_to_while_the_next_tool_runs() {
     let goes_back: [&[&str]; 2] = [&["agent", "rewind", "@prompt", "--files"], &["agent", "fs", "restore", "@prompt"]];
     for goes_back in goes_back {
         let world = World::on_git();
-        fs::create_dir_all(world.path("home")).unwrap();
-        let agent = Agent::claude(&world, "s1");
-        world.write("f", "zero");
-        agent.start();
-        agent.prompt("One");
+        let agent = at_work(&world);
         wrote(&agent, MEANWHILE, 6);
         agent.writes("f", "one");
         wrote(&agent, MEANWHILE, 10);
@@ -227,11 +223,7 @@ fn what_was_typed_before_the_session_began_is_not_told_where_the_transcript_come
 fn what_a_killed_call_told_of_what_was_typed_meanwhile_is_told_once_and_what_was_done_for_it_is() {
     for is_noted in [true, false] {
         let world = World::on_git();
-        fs::create_dir_all(world.path("home")).unwrap();
-        let agent = Agent::claude(&world, "s1");
-        world.write("f", "zero");
-        agent.start();
-        agent.prompt("One");
+        let agent = at_work(&world);
         wrote(&agent, MEANWHILE, 6);
         agent.writes("f", "one");
         let session = session_folder(&world);
